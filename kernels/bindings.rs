@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 6fe79362ea3044e6.
+// Made by the build script from warpool.h with the fingerprint 19abf1f92f61112b.
 
 pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;
@@ -634,12 +634,13 @@ unsafe extern "C" {
 pub struct wp_scaler_update {
     pub scaler: wp_addr,
     pub most: wp_addr,
+    pub largest: wp_addr,
     pub top: ::core::ffi::c_int,
     pub pad: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 24usize];
+    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 32usize];
     [
         "Alignment of wp_scaler_update",
     ][::core::mem::align_of::<wp_scaler_update>() - 8usize];
@@ -650,11 +651,14 @@ const _: () = {
         "Offset of field: wp_scaler_update::most",
     ][::core::mem::offset_of!(wp_scaler_update, most) - 8usize];
     [
+        "Offset of field: wp_scaler_update::largest",
+    ][::core::mem::offset_of!(wp_scaler_update, largest) - 16usize];
+    [
         "Offset of field: wp_scaler_update::top",
-    ][::core::mem::offset_of!(wp_scaler_update, top) - 16usize];
+    ][::core::mem::offset_of!(wp_scaler_update, top) - 24usize];
     [
         "Offset of field: wp_scaler_update::pad",
-    ][::core::mem::offset_of!(wp_scaler_update, pad) - 20usize];
+    ][::core::mem::offset_of!(wp_scaler_update, pad) - 28usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_scaler_update(

@@ -356,12 +356,15 @@ int wp_host_unscale(const wp_unscale *args);
  *
  * With `most` the scale is made anew instead, and counts of steps stay: it becomes the largest power of two
  * within its bounds by which the sum of the two numbers, none negative, is at most 2^top; 1 where that sum is
- * 0, and its upper bound where it is infinite or NaN.
+ * 0, and its upper bound where it is infinite or NaN. Both become 0.
+ *
+ * The first number of `largest` becomes its second, and then 0.
  */
 typedef struct wp_scaler_update {
-    wp_addr scaler; /* wp_scaler */
-    wp_addr most;   /* F32[2], or 0 */
-    int top;        /* from -126 to 126 */
+    wp_addr scaler;  /* wp_scaler */
+    wp_addr most;    /* F32[2], or 0 */
+    wp_addr largest; /* F32[2], or 0 */
+    int top;         /* from -126 to 126 */
     wp_u32 pad;
 } wp_scaler_update;
 

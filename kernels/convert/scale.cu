@@ -75,14 +75,7 @@ __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a)
     if (__syncthreads_or(!finite) && threadIdx.x == 0) set_flag(&scaler->found);
 }
 
-__global__ void update_kernel(const wp_scaler_update a) {
-    wp_scaler &scaler = *(wp_scaler *)a.scaler;
-    if (a.most != 0) {
-        fit_scaler(scaler, (const float *)a.most, a.top);
-    } else {
-        update_scaler(scaler);
-    }
-}
+__global__ void update_kernel(const wp_scaler_update a) { end_step(a); }
 
 }  // namespace
 }  // namespace wp

@@ -41,10 +41,11 @@ WP_HD float fitted_scale(float most, int top) {
     return power_f32(power > WP_SCALER_EXPONENT ? WP_SCALER_EXPONENT : power < -WP_SCALER_EXPONENT ? -WP_SCALER_EXPONENT : power);
 }
 
-WP_HD void fit_scaler(wp_scaler &s, const float *most, int top) {
+WP_HD void fit_scaler(wp_scaler &s, float *most, int top) {
     s.scale = fitted_scale(most[0] + most[1], top);
     s.inverse = 1.0f / s.scale;
     s.found = 0;
+    most[0] = most[1] = 0.0f;
 }
 
 /* The end of a step; see wp_scaler_update. */
@@ -62,6 +63,20 @@ WP_HD void update_scaler(wp_scaler &s) {
     }
     s.found = 0;
     if (!(grows && WP_SEEDED("inverse-scale-stays-after-growth"))) s.inverse = 1.0f / s.scale;
+}
+
+/* One launch of wp_scaler_update. */
+WP_HD void end_step(const wp_scaler_update &a) {
+    wp_scaler &scaler = *(wp_scaler *)a.scaler;
+    if (a.most != 0) {
+        fit_scaler(scaler, (float *)a.most, a.top);
+    } else {
+        update_scaler(scaler);
+    }
+    if (float *largest = (float *)a.largest) {
+        largest[1] = largest[0];
+        if (!WP_SEEDED("largest-of-the-step-before-kept")) largest[0] = 0.0f;
+    }
 }
 
 }  // namespace wp

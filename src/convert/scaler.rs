@@ -305,29 +305,37 @@ impl GradScaler {
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn update(&mut self, stream: &Stream) -> Result<()> {
-        self.queue(stream, None, 0)
+        self.end_step(stream, None, 0, None)
     }
 
-    /// Queues the computation of a new scale: the largest power of two by which the sum of the two numbers in
-    /// `most` is at most 2^`top`. The numbers are not negative. 1 if the sum is 0; the largest scale if it is
-    /// not finite. Clears the flag.
-    pub(crate) fn fit(&mut self, stream: &Stream, most: View<'_, f32>, top: i32) -> Result<()> {
-        debug_assert_eq!(most.len(), 2);
-        self.queue(stream, Some(most), top)
-    }
-
-    fn queue(&mut self, stream: &Stream, most: Option<View<'_, f32>>, top: i32) -> Result<()> {
+    /// Queues the same, and moves the first number of `largest` to the second, from where on it is 0. With `most`
+    /// the scale is the largest power of two by which the sum of its two numbers, which then are 0, is at most
+    /// 2^`top`. The numbers are not negative. 1 if the sum is 0; the largest scale if it is not finite.
+    pub(crate) fn end_step(
+        &mut self,
+        stream: &Stream,
+        most: Option<ViewMut<'_, f32>>,
+        top: i32,
+        largest: Option<ViewMut<'_, f32>>,
+    ) -> Result<()> {
         let args = abi::wp_scaler_update {
             scaler: self.state.addr(),
-            most: most.as_ref().map_or(0, View::addr),
+            most: most.as_ref().map_or(0, ViewMut::addr),
+            largest: largest.as_ref().map_or(0, ViewMut::addr),
             top,
             pad: 0,
         };
+        debug_assert!(
+            [&most, &largest]
+                .iter()
+                .all(|it| it.as_ref().is_none_or(|it| it.len() == 2))
+        );
         let uses = [
             self.state.view_mut().used(),
             most.and_then(|most| most.used()),
+            largest.and_then(|largest| largest.used()),
         ];
-        // SAFETY: both are buffers of the pool, which keeps their memory until the work is done.
+        // SAFETY: all are buffers of the pool, which keeps their memory until the work is done.
         let queued = ordered(stream.core(), &uses, || unsafe {
             let backend = stream.device().backend();
             backend.launch(&Launch::ScalerUpdate(args), stream.raw())

@@ -220,10 +220,11 @@ pub(super) fn accesses(launch: &Launch) -> Vec<Access> {
         Launch::Feedback(args) => feedback(args),
         Launch::ScalerUpdate(args) => {
             let bytes = size_of::<abi::wp_scaler>() as u64;
-            let most = (args.most != 0).then(|| Access::read(args.most, 8));
+            let pairs = [args.most, args.largest].into_iter();
+            let pairs = pairs.filter(|&addr| addr != 0);
             [Access::write(args.scaler, bytes)]
                 .into_iter()
-                .chain(most)
+                .chain(pairs.map(|addr| Access::write(addr, 8)))
                 .collect()
         }
         _ => Vec::new(),

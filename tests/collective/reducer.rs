@@ -359,7 +359,8 @@ fn buckets_are_reduced_while_the_backward_pass_goes_on() {
             .download(&rank.stream)
             .unwrap();
         assert_eq!(first, [3.0; 64]);
-        assert_eq!(reducer.largest().download(&rank.stream).unwrap(), [3.0]);
+        // That of the step before: there was none.
+        assert_eq!(reducer.largest().download(&rank.stream).unwrap(), [0.0]);
         let words = reducer.finish().unwrap_err().to_string();
         assert!(words.contains("1 is not ready"), "{words}");
         let words = reducer.ready(0).unwrap_err().to_string();

@@ -265,6 +265,7 @@ mod gpu {
             Launch::ScalerUpdate(abi::wp_scaler_update {
                 scaler,
                 most: base,
+                largest: base + 8,
                 top: 8,
                 ..zeroed()
             }),

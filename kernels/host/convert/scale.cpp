@@ -57,12 +57,6 @@ extern "C" int wp_host_unscale(const wp_unscale *args) {
 }
 
 extern "C" int wp_host_scaler_update(const wp_scaler_update *args) {
-    using namespace wp;
-    wp_scaler &scaler = *(wp_scaler *)args->scaler;
-    if (args->most != 0) {
-        fit_scaler(scaler, (const float *)args->most, args->top);
-    } else {
-        update_scaler(scaler);
-    }
+    wp::end_step(*args);
     return WP_OK;
 }

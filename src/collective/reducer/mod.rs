@@ -67,7 +67,9 @@ struct Shared {
     widen: Stream,
     gradients: PoolBuf<f32>,
     residual: Option<PoolBuf<f32>>,
-    /// Largest magnitude of the step's averages.
+    /// Largest magnitude of the averages so far in this step, and in the last. The last launch of a step moves
+    /// the one to the other; with measured buckets the first launch does, and the first number is the step's until
+    /// then.
     largest: PoolBuf<f32>,
     rounding: Rounding,
 }
@@ -229,7 +231,7 @@ impl Reducer {
             widen,
             gradients,
             residual,
-            largest: pool.alloc_zeroed(stream, 1)?,
+            largest: pool.alloc_zeroed(stream, 2)?,
             rounding: config.stochastic.map_or(Rounding::Nearest, seeded),
         };
         Ok(Self {
@@ -298,16 +300,11 @@ impl Reducer {
                 return Err(error.clone());
             }
             let shared = &mut self.shared;
-            let is_first = self.next == 0 && !seeded!("largest-of-the-step-before-kept");
-            let begun = match is_first {
-                true => shared.largest.view_mut().fill(&shared.widen, 0.0),
-                false => Ok(()),
-            };
-            let queued = begun.and_then(|()| match work {
+            let queued = match work {
                 Work::Measure(_) => shared.measure(bucket),
                 Work::Narrow(_) => shared.narrow_bucket(bucket, &mut self.casts),
                 Work::Sum(_) => shared.sum_bucket(bucket),
-            });
+            };
             if let Err(error) = queued {
                 self.failed = Some(error.clone());
                 return Err(error);
@@ -338,11 +335,15 @@ impl Reducer {
         Ok(())
     }
 
-    /// The largest magnitude of the step's averages, in device memory, equal on all ranks. It is infinite or
-    /// NaN if a gradient of any rank was, or a sum overflowed; the step must then be skipped.
+    /// The largest magnitude of the step's averages, in device memory, equal on all ranks, from
+    /// [`Reducer::finish`] until the next step's first bucket is complete. It is infinite or NaN if a gradient of
+    /// any rank was, or a sum overflowed; the step must then be skipped.
     #[must_use]
     pub fn largest(&self) -> View<'_, f32> {
-        self.shared.largest.view()
+        let is_measured = self.buckets.iter().any(|bucket| bucket.most.is_some());
+        let largest = &self.shared.largest;
+        let at = largest.addr() + if is_measured { 0 } else { 4 };
+        View::new(at, 1, largest.place().offset(at - largest.addr()))
     }
 }
 

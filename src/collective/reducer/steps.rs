@@ -54,7 +54,6 @@ impl Shared {
         let (Codes::E4m3(codes), Some(most)) = (&mut bucket.codes, &mut bucket.most) else {
             return Ok(());
         };
-        most.view_mut().fill(&self.narrow, 0.0)?;
         let kept = self.residual.iter();
         let kept = kept.filter(|_| !seeded!("kept-part-not-measured"));
         for (at, source) in [&self.gradients].into_iter().chain(kept).enumerate() {
@@ -77,9 +76,11 @@ impl Shared {
     /// Queues a bucket's casts to codes; if it was measured, with a scale computed from that.
     pub(super) fn narrow_bucket(&mut self, bucket: &mut Bucket, casts: &mut u64) -> Result<()> {
         let (range, scaler) = (&bucket.range, &mut bucket.scaler);
-        if let Some(most) = &bucket.most {
+        if let Some(most) = &mut bucket.most {
             let ranks = self.comm().size().next_power_of_two().ilog2();
-            scaler.fit(&self.narrow, most.view(), TOP - ranks as i32)?;
+            let largest = (range.start == 0).then(|| self.largest.view_mut());
+            let most = Some(most.view_mut());
+            scaler.end_step(&self.narrow, most, TOP - ranks as i32, largest)?;
         }
         for (all, part) in pieces(range) {
             with_codes!(&mut bucket.codes, codes => {
@@ -94,11 +95,15 @@ impl Shared {
     pub(super) fn sum_bucket(&mut self, bucket: &mut Bucket) -> Result<()> {
         let link = self.link(bucket);
         let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
-        with_codes!(&mut bucket.codes, codes => self.sum(range, link, codes, scaler)?);
+        with_codes!(&mut bucket.codes, codes => self.sum(range.clone(), link, codes, scaler)?);
         match bucket.most {
             // The scale is computed again in every step.
             Some(_) => Ok(()),
-            None => scaler.update(&self.widen),
+            None => {
+                let is_last = range.end == self.gradients.len();
+                let largest = is_last.then(|| self.largest.view_mut());
+                scaler.end_step(&self.widen, None, 0, largest)
+            }
         }
     }
 
@@ -126,7 +131,7 @@ impl Shared {
             if comm.rank() == 0 || !seeded!("overflow-seen-by-rank-0-alone") {
                 averaged = averaged.flag(found);
             }
-            let averaged = averaged.amax(self.largest.view_mut());
+            let averaged = averaged.amax(self.largest.slice_mut(..1)?);
             convert_fused(
                 &self.widen,
                 codes.slice(part)?,
