@@ -21,6 +21,7 @@
 //! device returns the same bits.
 
 use super::codes::{Plan, Quantize, Side, Wide, enough, read, written};
+use super::launch::Part;
 use super::{E4m3, E5m2, Element, Rows, RowsMut, View, ViewMut};
 use crate::device::Stream;
 use crate::driver::abi;
@@ -77,38 +78,23 @@ fn squares_pitch(cols: usize) -> usize {
     cols.div_ceil(SIDE).next_multiple_of(4)
 }
 
-/// The granularity, group, layout and pitch of scales for `rows` x `cols` values, and their number.
-fn places(kind: u32, rows: u64, cols: u64) -> (u32, u32, u32, u64, u64) {
-    let (all, wide) = (rows as usize, cols as usize);
-    let (by_row, by_column) = (abi::WP_SCALES_BY_ROW, abi::WP_SCALES_BY_COLUMN);
-    match kind {
-        abi::WP_PER_TENSOR => (kind, 0, by_row, 1, 1),
-        abi::WP_PER_ROW => (kind, 0, by_row, 1, rows),
-        abi::WP_PER_GROUP => (
-            kind,
-            SIDE as u32,
-            by_column,
-            rows,
-            block_scales(all, wide) as u64,
-        ),
-        _ => (
-            kind,
-            0,
-            by_row,
-            squares_pitch(wide) as u64,
-            square_scales(all, wide) as u64,
-        ),
-    }
-}
-
+/// A plan with scales of a `kind`, of which there are `len`.
 fn plan<'a, S: Wide, Q: Float8>(
     values: Side<'a>,
     codes: Side<'a>,
-    kind: u32,
-) -> Result<(Plan<'a>, u64)> {
+    (kind, len, scales): (u32, usize, Part<'a>),
+) -> Result<Plan<'a>> {
     let plan = Plan::new::<S>(values, codes, Q::TYPE, |cols| cols)?;
-    let (granularity, group, layout, pitch, needed) = places(kind, plan.args.rows, plan.args.cols);
-    Ok((plan.grained(granularity, group, layout, pitch), needed))
+    let (rows, cols) = (plan.args.rows as usize, plan.args.cols as usize);
+    let (by_row, by_column) = (abi::WP_SCALES_BY_ROW, abi::WP_SCALES_BY_COLUMN);
+    let (group, layout, pitch, needed) = match kind {
+        abi::WP_PER_TENSOR => (0, by_row, 1, 1),
+        abi::WP_PER_ROW => (0, by_row, 1, rows),
+        abi::WP_PER_GROUP => (SIDE as u32, by_column, rows, block_scales(rows, cols)),
+        _ => (0, by_row, squares_pitch(cols), square_scales(rows, cols)),
+    };
+    enough("scales", len, needed as u64)?;
+    Ok((plan.grained(kind, group, layout, pitch as u64)).scales(scales))
 }
 
 /// The checked plan of quantisation.
@@ -117,15 +103,13 @@ pub(super) fn forth<'a, S: Wide, Q: Float8>(
     codes: &RowsMut<'a, Q>,
     scales: &ScalesMut<'a>,
 ) -> Result<Plan<'a>> {
-    let (kind, len, part) = match scales {
+    let scales = match scales {
         ScalesMut::Tensor(given) => (abi::WP_PER_TENSOR, given.len(), read(given)),
         ScalesMut::Rows(found) => (abi::WP_PER_ROW, found.len(), written(found)),
         ScalesMut::Blocks(found) => (abi::WP_PER_GROUP, found.len(), written(found)),
         ScalesMut::Squares(found) => (abi::WP_PER_SQUARE, found.len(), written(found)),
     };
-    let (plan, needed) = plan::<S, Q>(values.into(), codes.into(), kind)?;
-    enough("scales", len, needed)?;
-    Ok(plan.scales(part))
+    plan::<S, Q>(values.into(), codes.into(), scales)
 }
 
 /// The checked plan of dequantisation.
@@ -140,9 +124,8 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
         Scales::Blocks(given) => (abi::WP_PER_GROUP, given),
         Scales::Squares(given) => (abi::WP_PER_SQUARE, given),
     };
-    let (plan, needed) = plan::<S, Q>(values.into(), codes.into(), kind)?;
-    enough("scales", given.len(), needed)?;
-    Ok(plan.scales(read(&given)))
+    let scales = (kind, given.len(), read(&given));
+    plan::<S, Q>(values.into(), codes.into(), scales)
 }
 
 /// Queues the quantisation of `values` into `codes` with `scales`, in one pass over memory.
