@@ -48,7 +48,7 @@ BEGIN, END = "<!-- seeded bugs: begin -->", "<!-- seeded bugs: end -->"
 FIRST = {
     "handle-lost-when-its-map-fails": ("errors", "simulated"),
     "upward-slide-cut-from-below": ("lib", "compact::cut"),
-    "first-hop-forgotten": ("lib", "compact::cut"),
+    "first-hop-forgotten": ("lib", "compact::plan::ways"),
     "free-during-plan": ("soak", ""),
     "stale-plan-made-unchecked": ("lib", "--skip cuda::faults"),
     "patch-before-move": ("compact", "owners::"),

@@ -1,7 +1,5 @@
 //! The part of a plan that one step executes, within its budget.
 
-use std::collections::BTreeMap;
-
 use super::plan::{Batch, CostModel, Move, Plan};
 use crate::seeded::seeded;
 
@@ -131,25 +129,16 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
                 batch.clone()
             }
             Batch::Disjoint(moves) => Batch::Disjoint(left.take(moves.iter())),
-            Batch::Slide {
-                upward: false,
-                moves,
-            } => Batch::Slide {
-                upward: false,
-                moves: left.take(moves.iter()),
-            },
-            // An upward slide starts with its highest move: no other move reads its destination.
-            Batch::Slide {
-                upward: true,
-                moves,
-            } => {
-                let mut moves = match seeded!("upward-slide-cut-from-below") {
-                    true => left.take(moves.iter()),
-                    false => left.take(moves.iter().rev()),
+            Batch::Slide { upward, moves } => {
+                // An upward slide starts with its highest move: no other move reads its destination.
+                let from_above = *upward && !seeded!("upward-slide-cut-from-below");
+                let mut moves = match from_above {
+                    true => left.take(moves.iter().rev()),
+                    false => left.take(moves.iter()),
                 };
                 moves.sort_unstable_by_key(|m| m.src);
                 Batch::Slide {
-                    upward: true,
+                    upward: *upward,
                     moves,
                 }
             }
@@ -186,46 +175,6 @@ pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
     plan.moves -= made(|batch| batch.moves().len() as u64) as usize;
     plan.bytes -= made(Batch::bytes);
     plan
-}
-
-/// The origin and the present place of each block that was moved, once or several times.
-#[derive(Debug, Default)]
-pub(crate) struct Ways {
-    /// Keyed by the block's present address: its first address, and its bytes.
-    origin: BTreeMap<u64, (u64, u64)>,
-}
-
-impl Ways {
-    /// Adds moves of one batch.
-    pub(super) fn add(&mut self, moves: &[Move]) {
-        let hops: Vec<_> = moves
-            .iter()
-            .map(|m| {
-                let hop = self.origin.remove(&m.src);
-                let hop = hop.filter(|_| !seeded!("first-hop-forgotten"));
-                hop.map_or(m.src, |(from, _)| from)
-            })
-            .collect();
-        let hops = hops.into_iter().zip(moves);
-        self.origin
-            .extend(hops.map(|(from, m)| (m.dst, (from, m.bytes))));
-    }
-
-    /// One move per block, from its first to its present address, ascending by the first.
-    pub(crate) fn by_origin(&self) -> Vec<Move> {
-        let mut ways: Vec<Move> = self
-            .origin
-            .iter()
-            .map(|(&dst, &(src, bytes))| Move { src, dst, bytes })
-            .collect();
-        ways.sort_unstable_by_key(|way| way.src);
-        ways
-    }
-
-    /// Blocks moved.
-    pub(crate) fn blocks(&self) -> usize {
-        self.origin.len()
-    }
 }
 
 #[cfg(test)]
@@ -372,13 +321,5 @@ mod tests {
         let both = plan(vec![before, swap]);
         let made = |bytes| cut(&both, &Budget::bytes(bytes), usize::MAX).len();
         assert_eq!([100, 399, 400].map(made), [1, 1, 2]);
-    }
-
-    #[test]
-    fn a_block_that_is_moved_twice_has_one_way() {
-        let mut ways = Ways::default();
-        ways.add(&[at(100, 900, 10), at(200, 100, 10)]);
-        ways.add(&[at(900, 300, 10)]);
-        assert_eq!(ways.by_origin(), [at(100, 300, 10), at(200, 100, 10)]);
     }
 }

@@ -25,10 +25,11 @@
 
 use std::sync::Arc;
 
-use super::cut::{Ways, cut, rest};
+use super::cut::{cut, rest};
 use super::mover::{Mover, Part};
 #[cfg(feature = "sanitize")]
 use super::notes::Notes;
+use super::plan::ways::Ways;
 use super::plan::{Batch, Move, Plan};
 use super::proposal::{Proposal, in_short};
 use super::task::{Aim, KeptPlan, Owners, Task};

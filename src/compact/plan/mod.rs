@@ -40,6 +40,7 @@ pub(super) mod ranges;
 pub(super) mod rows;
 pub(super) mod search;
 mod stretches;
+pub(super) mod ways;
 
 use std::collections::VecDeque;
 
