@@ -16,7 +16,7 @@ impl<T: Pod> View<'_, T> {
     /// Copies the elements to the host on `stream`, behind all that writes them, and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or under capture; what the driver said.
+    /// [`Error::Invalid`] for a stream of another device or under capture, or no host memory; what the driver said.
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
         self.download_on(stream.core())
     }
