@@ -129,7 +129,7 @@ impl Default for Planner {
 
 impl Planner {
     /// A planner for an H200. It spends at most about 1 ms on a plan, or about 3 ms if it searches
-    /// a whole layout, of up to 160 blocks that may move.
+    /// a whole layout, of up to 160 blocks that may move and 640 holes.
     #[must_use]
     pub fn new() -> Self {
         Self {
