@@ -87,6 +87,14 @@ impl Output {
     }
 }
 
+impl Drop for Output {
+    /// A child of `fork` has the file too, and with it the lock, for as long as it lives.
+    fn drop(&mut self) {
+        // SAFETY: the call takes a file that is open and touches no memory.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
 /// A gzip member of its own: files that end with it are whole.
 #[cfg(feature = "gzip")]
 fn compressed(rows: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -212,5 +220,18 @@ mod tests {
             none.contains("locks") && !none.contains("another"),
             "{none}"
         );
+    }
+
+    #[test]
+    fn a_file_is_free_once_its_recording_is_over_whoever_was_forked_meanwhile() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.csv");
+        let output = Output::begin(&path, false).expect("a file");
+        // As a child of `fork` has it, which may live on.
+        let child = output.file.try_clone().expect("a file");
+        assert!(Output::begin(&path, false).is_err());
+        drop(output);
+        assert!(Output::begin(&path, false).is_ok());
+        drop(child);
     }
 }
