@@ -13,8 +13,8 @@ use crate::device::{Addr, Phys};
 #[derive(Debug)]
 struct Handle {
     bytes: u64,
-    mappings: u64,
-    released: bool,
+    /// Its mappings, and one until it is released.
+    holders: u64,
 }
 
 #[derive(Debug)]
@@ -86,14 +86,7 @@ impl Places {
         let base = self.next_base;
         self.next_base += bytes;
         self.by_name.insert(phys, base);
-        self.handles.insert(
-            base,
-            Handle {
-                bytes,
-                mappings: 0,
-                released: false,
-            },
-        );
+        self.handles.insert(base, Handle { bytes, holders: 1 });
     }
 
     pub(super) fn map(&mut self, addr: Addr, bytes: u64, phys: Phys) {
@@ -101,7 +94,7 @@ impl Places {
             return;
         };
         if let Some(handle) = self.handles.get_mut(&base) {
-            handle.mappings += 1;
+            handle.holders += 1;
             let mapping = Mapping {
                 end: addr + bytes,
                 base,
@@ -121,25 +114,23 @@ impl Places {
     /// Removes a mapping; returns the physical bytes that are freed with it.
     pub(super) fn unmap(&mut self, addr: Addr) -> Option<Range<u64>> {
         let mapping = self.mappings.remove(&addr)?;
-        self.handles.get_mut(&mapping.base)?.mappings -= 1;
-        self.drop_handle(mapping.base)
+        self.let_go(mapping.base)
     }
 
     /// Releases a handle; returns the physical bytes that are freed with it.
     pub(super) fn release(&mut self, phys: Phys) -> Option<Range<u64>> {
         let base = self.by_name.remove(&phys)?;
-        self.handles.get_mut(&base)?.released = true;
-        self.drop_handle(base)
+        self.let_go(base)
     }
 
-    fn drop_handle(&mut self, base: u64) -> Option<Range<u64>> {
-        let handle = self.handles.get(&base)?;
-        if !handle.released || handle.mappings > 0 {
+    fn let_go(&mut self, base: u64) -> Option<Range<u64>> {
+        let handle = self.handles.get_mut(&base)?;
+        handle.holders -= 1;
+        if handle.holders > 0 {
             return None;
         }
-        let gone = base..base + handle.bytes;
-        self.handles.remove(&base);
-        Some(gone)
+        let gone = self.handles.remove(&base)?;
+        Some(base..base + gone.bytes)
     }
 
     /// The reserved range around an address: its end, and whether blocks are allocated in it.
