@@ -290,16 +290,22 @@ impl Inner {
     /// is reached.
     fn grow(&self, class: u64) -> Result<bool> {
         let bytes = chunks::page_of(class);
-        if class < bytes && bytes > self.limit {
-            let (limit, page) = (Bytes(self.limit), Bytes(bytes));
-            let why = format!("{limit} are less than the page of {page} that small buffers share");
-            return Err(Error::invalid("limit", why));
-        }
         {
             let mut state = lock(&self.state);
             let held = state.stats.reserved.current + state.promised;
             if held.saturating_add(bytes) > self.limit {
-                return Ok(false);
+                // Where nothing is held, nothing that is given back would make room.
+                return match held == 0 && class < bytes {
+                    false => Ok(false),
+                    true => Err(Error::invalid(
+                        "limit",
+                        format!(
+                            "{} are less than the page of {} that small buffers share",
+                            Bytes(self.limit),
+                            Bytes(bytes)
+                        ),
+                    )),
+                };
             }
             state.promised += bytes;
         }
