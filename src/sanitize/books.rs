@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::order::{Op, Order};
-use super::places::{Part, Places};
+use super::places::{Mapping, Part, Places};
 use super::report::{Fault, Party, Report};
 use super::shadow::{Shadow, Use};
 use crate::device::{Access, AccessKind, Addr};
@@ -176,8 +176,8 @@ impl Books {
         self.places.own(range, Some((change == Change::Given, op)));
     }
 
-    /// Records that a mapping is about to be removed.
-    pub(super) fn unmap(&mut self, addr: Addr, bytes: u64) {
+    /// Records that a mapping is about to be removed, and takes it out.
+    pub(super) fn unmap(&mut self, addr: Addr, bytes: u64) -> Option<Mapping> {
         let pending: Vec<Arc<Op>> = self
             .places
             .uses(addr)
@@ -189,13 +189,12 @@ impl Books {
             let party = (&*op, AccessKind::Write);
             self.report(Fault::UnmapInUse, addr..addr + bytes, None, party);
         }
-        if let Some(gone) = self.places.unmap(addr) {
-            self.shadow.forget(gone);
-        }
+        self.places.unmap(addr)
     }
 
-    pub(super) fn release(&mut self, phys: crate::device::Phys) {
-        if let Some(gone) = self.places.release(phys) {
+    /// Forgets the uses of bytes that are freed.
+    pub(super) fn forget(&mut self, gone: Option<Range<u64>>) {
+        if let Some(gone) = gone {
             self.shadow.forget(gone);
         }
     }

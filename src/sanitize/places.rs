@@ -18,7 +18,7 @@ struct Handle {
 }
 
 #[derive(Debug)]
-struct Mapping {
+pub(super) struct Mapping {
     end: Addr,
     /// Number of the physical byte at its first address, where its handle begins.
     base: u64,
@@ -111,16 +111,34 @@ impl Places {
             .map_or(&[], |mapping| &mapping.uses)
     }
 
-    /// Removes a mapping; returns the physical bytes that are freed with it.
-    pub(super) fn unmap(&mut self, addr: Addr) -> Option<Range<u64>> {
-        let mapping = self.mappings.remove(&addr)?;
-        self.let_go(mapping.base)
+    /// Takes out a mapping that is about to go; [`Places::unmapped`] says what became of it.
+    pub(super) fn unmap(&mut self, addr: Addr) -> Option<Mapping> {
+        self.mappings.remove(&addr)
     }
 
-    /// Releases a handle; returns the physical bytes that are freed with it.
-    pub(super) fn release(&mut self, phys: Phys) -> Option<Range<u64>> {
-        let base = self.by_name.remove(&phys)?;
-        self.let_go(base)
+    /// Puts a mapping back that the device did not remove, or else returns the physical bytes that are freed
+    /// with it.
+    pub(super) fn unmapped(&mut self, addr: Addr, it: Mapping, gone: bool) -> Option<Range<u64>> {
+        let base = it.base;
+        match gone {
+            true => return self.let_go(base),
+            false => self.mappings.insert(addr, it),
+        };
+        None
+    }
+
+    /// Takes out the name of a handle that is about to be released; [`Places::released`] says what became of it.
+    pub(super) fn release(&mut self, phys: Phys) -> Option<u64> {
+        self.by_name.remove(&phys)
+    }
+
+    /// As [`Places::unmapped`], of the handle that begins at `base`.
+    pub(super) fn released(&mut self, phys: Phys, base: u64, gone: bool) -> Option<Range<u64>> {
+        match gone {
+            true => return self.let_go(base),
+            false => self.by_name.insert(phys, base),
+        };
+        None
     }
 
     fn let_go(&mut self, base: u64) -> Option<Range<u64>> {
@@ -243,12 +261,20 @@ mod tests {
         places.reserve(0, 100);
         places.create(phys, 10);
         places.map(0, 10, phys);
-        assert_eq!(places.release(phys), None, "it is mapped");
+        let release = |places: &mut Places| {
+            let base = places.release(phys).expect("a handle");
+            places.released(phys, base, true)
+        };
+        let unmap = |places: &mut Places, addr| {
+            let mapping = places.unmap(addr).expect("a mapping");
+            places.unmapped(addr, mapping, true)
+        };
+        assert_eq!(release(&mut places), None, "it is mapped");
         places.create(phys, 10);
-        assert_eq!(places.unmap(0), Some(0..10));
+        assert_eq!(unmap(&mut places, 0), Some(0..10));
         places.map(50, 10, phys);
-        assert_eq!(places.release(phys), None, "it is mapped");
-        assert_eq!(places.unmap(50), Some(10..20));
+        assert_eq!(release(&mut places), None, "it is mapped");
+        assert_eq!(unmap(&mut places, 50), Some(10..20));
     }
 
     #[test]

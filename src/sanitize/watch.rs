@@ -152,9 +152,10 @@ unsafe impl Backend for Watch {
     }
 
     fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
-        self.inner.unreserve(addr, bytes)?;
+        // Before another thread can be given them.
         self.books().places.unreserve(addr);
-        Ok(())
+        let outcome = self.inner.unreserve(addr, bytes);
+        outcome.inspect_err(|_| self.books().places.reserve(addr, bytes))
     }
 
     fn create(&self, bytes: u64) -> Result<Phys> {
@@ -164,9 +165,15 @@ unsafe impl Backend for Watch {
     }
 
     fn release(&self, phys: Phys) -> Result<()> {
-        self.inner.release(phys)?;
-        self.books().release(phys);
-        Ok(())
+        // Before another handle can have its name.
+        let base = self.books().places.release(phys);
+        let outcome = self.inner.release(phys);
+        if let Some(base) = base {
+            let mut books = self.books();
+            let gone = books.places.released(phys, base, outcome.is_ok());
+            books.forget(gone);
+        }
+        outcome
     }
 
     fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
@@ -176,9 +183,15 @@ unsafe impl Backend for Watch {
     }
 
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
-        self.inner.unmap(addr, bytes)?;
-        self.books().unmap(addr, bytes);
-        Ok(())
+        // Before another thread can map memory there.
+        let mapping = self.books().unmap(addr, bytes);
+        let outcome = self.inner.unmap(addr, bytes);
+        if let Some(mapping) = mapping {
+            let mut books = self.books();
+            let gone = books.places.unmapped(addr, mapping, outcome.is_ok());
+            books.forget(gone);
+        }
+        outcome
     }
 
     fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {

@@ -272,6 +272,50 @@ fn one_handle_at_two_addresses_is_one_memory() {
 }
 
 #[test]
+fn addresses_that_another_thread_has_at_once_are_not_taken_for_those_given_back() {
+    let (device, calls) = common::watched::Watched::over(&Device::host().unwrap());
+    let (watched, sanitizer) = Sanitizer::over(&device);
+    let backend = std::sync::Arc::clone(watched.backend());
+    let granule = watched.info().granule;
+    let addr = backend.reserve(granule).unwrap();
+    let [one, other] = [0, 1].map(|_| backend.create(granule).unwrap());
+    backend.map(addr, granule, one).unwrap();
+    let beside = std::sync::Arc::clone(&backend);
+    calls.after("unmap", move || beside.map(addr, granule, other).unwrap());
+    backend.unmap(addr, granule).unwrap();
+    let (first, second) = two(&watched);
+    fill(&first, addr, 1, 10);
+    first.synchronize().unwrap();
+    sanitizer.check().unwrap();
+    // Nor is what the driver refuses to unmap or release forgotten.
+    for call in ["unmap", "release"] {
+        calls.fail(call, 1, false);
+        assert!(
+            backend
+                .unmap(addr, granule)
+                .and_then(|()| backend.release(other))
+                .is_err()
+        );
+        if call == "release" {
+            backend.map(addr, granule, other).unwrap();
+        }
+        fill(&first, addr, 1, 10);
+        first.synchronize().unwrap();
+        sanitizer.check().unwrap();
+    }
+    fill(&first, addr, 1, 10);
+    fill(&second, addr, 1, 10);
+    assert_eq!(sanitizer.check().unwrap_err().fault, Fault::Race);
+    first.synchronize().unwrap();
+    second.synchronize().unwrap();
+    backend.unmap(addr, granule).unwrap();
+    for phys in [one, other] {
+        backend.release(phys).unwrap();
+    }
+    backend.unreserve(addr, granule).unwrap();
+}
+
+#[test]
 fn unmapping_under_queued_work_and_using_bare_addresses_are_reported() {
     // Only declared uses, so that nothing really touches memory that is gone.
     let found = faults(|device| {
