@@ -174,6 +174,16 @@ impl<'a> Climb<'a> {
         }
         any
     }
+
+    /// Counts what the request was served.
+    fn served(&self, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
+        if self.relieved {
+            core.count(Told::Relieved(self.bytes));
+        }
+        let missed = self.lane.settle(self.bytes, self.requested);
+        self.lane.served(self.bytes, missed, core);
+        grant
+    }
 }
 
 impl Shared {
@@ -213,7 +223,7 @@ impl Shared {
             let turn = step(climb, &mut core)?;
             let then;
             (core, then) = match turn {
-                Turn::Served(grant) => return Ok(Some(self.served(climb, core, grant))),
+                Turn::Served(grant) => return Ok(Some(climb.served(core, grant))),
                 Turn::Then(then) => (core, then),
                 Turn::Work(job, then) => {
                     let is_mapping = matches!(*job, Job::Map(_));
@@ -227,7 +237,7 @@ impl Shared {
                     }
                     climb.look_for_given_back(&core);
                     if let Some(grant) = climb.cut(&mut core, grant) {
-                        return Ok(Some(self.served(climb, core, grant)));
+                        return Ok(Some(climb.served(core, grant)));
                     }
                     (core, grant.map_or(then, |_| Then::Next))
                 }
@@ -284,21 +294,6 @@ impl Shared {
             }
         }
         self.core.lock()
-    }
-
-    /// Counts what a request was served; gives idle memory back while the pool is over its soft limit.
-    fn served(&self, climb: &Climb<'_>, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
-        let missed = climb.lane.settle(climb.bytes, climb.requested);
-        climb.lane.served(climb.bytes, missed, &mut core);
-        if climb.relieved {
-            core.count(Told::Relieved(climb.bytes));
-        }
-        let is_over = core.is_over_soft_limit();
-        drop(core);
-        if is_over {
-            self.ease();
-        }
-        grant
     }
 }
 

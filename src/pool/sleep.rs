@@ -214,7 +214,8 @@ impl Shared {
     fn set_asleep(&self, asleep: bool) {
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
-        lanes.all().for_each(|lane| lane.set_asleep(asleep));
+        let all = lanes.by_handle.values().flatten();
+        all.for_each(|(_, lane)| lane.set_asleep(asleep));
     }
 
     /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, Id, StreamIndex, UNIT};
 use crate::pool::ask;
-use crate::pool::core::{Core, SlotHold};
+use crate::pool::core::{Core, CoreGuard, SlotHold};
 use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
 use crate::seeded::seeded;
@@ -153,8 +153,7 @@ impl Lane {
         let extent = |id| IdAndSlack::of(id, bytes, requested);
         if self.shared.transfer.has_any() {
             drop(state);
-            if let Some(block) = self.take_ready_batch(bytes) {
-                self.settle(bytes, requested);
+            if let Some(block) = self.take_ready_batch(bytes, requested) {
                 return (block.addr, extent(block.id));
             }
             state = latch(&self.own.state);
@@ -177,22 +176,23 @@ impl Lane {
         };
         let missed = state.settle(bytes, requested, &self.others.elsewhere);
         drop(state);
-        self.served(bytes, missed, &mut core);
-        let is_over = core.is_over_soft_limit();
-        drop(core);
-        if is_over {
-            self.shared.ease();
-        }
+        self.served(bytes, missed, core);
         self.shared.tell();
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a settled request that the core served. A size `missed` again and again has its blocks kept together.
-    pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), core: &mut Core) {
+    /// Counts a settled request that the core served; gives idle memory back while the pool is over its soft limit.
+    /// A size `missed` again and again has its blocks kept together.
+    pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
-        self.shared.note_peak(core, false);
+        self.shared.note_peak(&mut core, false);
         if missed.0 == bytes && missed.1 >= IN_A_ROW {
             core.want(bytes);
+        }
+        let is_over = core.is_over_soft_limit();
+        drop(core);
+        if is_over {
+            self.shared.ease();
         }
     }
 
@@ -274,8 +274,7 @@ impl Lane {
     /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
         let counted = Counted(self);
-        if let Some(block) = self.take_ready_batch(bytes) {
-            self.settle(bytes, requested);
+        if let Some(block) = self.take_ready_batch(bytes, requested) {
             return Ok(counted.block(block.id, block.addr, bytes, requested));
         }
         if let Some(near) = self.take_near(bytes, requested) {

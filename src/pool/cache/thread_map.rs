@@ -72,10 +72,6 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
 }
 
 impl Lanes {
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.by_handle.values().flatten().map(|(_, lane)| lane)
-    }
-
     /// The lane of a stream's handle for the calling thread.
     pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
         let (lanes, thread) = (self.by_handle.get(&handle)?, this_thread());
