@@ -1,8 +1,6 @@
 //! What becomes of blocks is told by [`Block::tell`] to the pool's recording, to its list of live blocks, and
 //! to a tool that watches the device. Where nobody listens, that is one branch.
 
-use std::cmp::Ordering;
-
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
 use crate::device::{Note, StreamCore, lock};
@@ -98,19 +96,20 @@ impl Block {
         };
         let (addr, bytes) = (self.addr() + from.min(to), from.abs_diff(to));
         let (stream, backend) = (on.raw, home.device.backend());
-        let note = match from.cmp(&to) {
-            Ordering::Less => Note::Alloc {
+        let note = match from < to {
+            true => Note::Alloc {
                 addr,
                 bytes,
                 stream,
             },
-            Ordering::Equal => return,
-            Ordering::Greater => Note::Free {
+            false => Note::Free {
                 addr,
                 bytes,
                 stream,
             },
         };
-        backend.observe(&note);
+        if bytes > 0 {
+            backend.observe(&note);
+        }
     }
 }
