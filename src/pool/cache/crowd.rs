@@ -6,11 +6,10 @@
 //! stays of its size: it is counted, freed and kept as what it is. So few requests are left for the heap,
 //! and those find its lock free.
 //!
-//! A lane that never finds the lock taken does nothing of this. What the others waste is bounded by what a
-//! crowded lane keeps and by how much larger the nearest block may be: see `tuning`. A request that finds no hole
-//! has what is kept back before the pool grows or any stream waits, but that of a crowded lane has the pool
-//! grow, up to the slack over a peak that counts what is kept: caches that are emptied for each other's requests
-//! serve none. A crowded lane that is full gives up the block it frees, and not all it has.
+//! What a crowded lane wastes is bounded by what it keeps and by how much larger the nearest block may be: see
+//! `tuning`. Its requests have the pool grow, up to the slack over a peak that counts what is kept, where others
+//! empty the caches first: those that are emptied for each other's requests serve none. A crowded lane that is full
+//! gives up the block it frees, and not all it has.
 
 use super::free_lists::Cached;
 use crate::heap::UNIT;
