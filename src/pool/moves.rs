@@ -1,13 +1,38 @@
 //! What compaction asks of the core: what is mapped where, and where blocks are once they are moved.
+//!
+//! # Runs of mapped memory
+//!
+//! Stealing idle handles leaves gaps, and a block cannot lie across one: memory that is free in
+//! several runs is not one hole however the blocks are moved inside them. A run whose blocks may all
+//! move is mapped a second time, behind another run: its blocks have new addresses and their old
+//! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
 use super::stats::Told;
-use crate::error::Result;
+use crate::arena::Kept;
+use crate::error::{Error, Result};
 use crate::heap::{Epoch, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
 /// The way of a block from one offset to another, and its bytes.
 pub(crate) type Way = (u64, u64, u64);
+
+/// Mapped memory between two places where nothing is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) movable: bool,
+    pub(crate) free: u64,
+    /// Bytes behind it where nothing is mapped, nor retiring.
+    pub(crate) gap: u64,
+}
+
+impl Run {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+}
 
 impl Core {
     /// (offset, bytes, whether taken) of every mapped extent, in address order.
@@ -66,4 +91,135 @@ impl Core {
         self.compactions += 1;
         self.count(Told::Moved(bytes));
     }
+
+    /// All runs in address order; `may_move` is asked about each block.
+    pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for (start, bytes, taken) in self.mapped_extents() {
+            if runs.last().is_none_or(|run| run.end != start) {
+                runs.push(Run {
+                    start,
+                    end: start,
+                    movable: true,
+                    free: 0,
+                    gap: 0,
+                });
+            }
+            if let Some(run) = runs.last_mut() {
+                let movable = !taken || may_move(start);
+                run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
+                run.free += if taken { 0 } else { bytes };
+                run.end = start + bytes;
+            }
+        }
+        for run in &mut runs {
+            run.gap = self.gap_behind(run.end);
+        }
+        runs
+    }
+
+    /// Bytes that a request lacks if all free memory were one hole, in granules; `None` if the pool may not grow so.
+    pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
+        let lacking = bytes.saturating_sub(self.extents.hole_bytes());
+        let lacking = lacking.next_multiple_of(self.arena.granule());
+        (lacking <= self.room()).then_some(lacking)
+    }
+
+    pub(crate) fn gap_behind(&self, end: u64) -> u64 {
+        let gap = self.extents.gap_at(end).map(|id| self.extents.get(id));
+        (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)
+    }
+
+    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
+    pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
+        let [first, last] = [from, to.saturating_sub(1)].map(|at| self.arena.frame_at(at));
+        let first = first.filter(|(_, frame)| frame.start < from);
+        let last = last.filter(|(_, frame)| frame.end() > to);
+        let begin = first.map_or(from, |(_, frame)| frame.end());
+        last.map_or(to, |(_, frame)| frame.start)
+            .saturating_sub(begin)
+    }
+
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind its
+    /// holes and all uses of its blocks; gives the ways that they went, in address order, and their new extents. A
+    /// failure leaves the run where it is.
+    pub(crate) fn carry(
+        &mut self,
+        run: &Run,
+        to: u64,
+        epoch: Epoch,
+    ) -> Result<(Vec<Way>, Vec<Id>)> {
+        let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
+        let mapped = frames.last().map_or(run.start, |(_, last)| last.end());
+        if mapped < run.end {
+            let why = format!("nothing is mapped at {mapped:#x} of {run:?}");
+            return Err(Error::invalid("run", why));
+        }
+        let in_the_way: Vec<Kept> = self.arena.kept_in(to, to + run.bytes()).collect();
+        for kept in in_the_way {
+            self.arena.site().unmap(kept.start, kept.bytes)?;
+            self.arena.stale_unmapped(kept.start);
+        }
+        let place = |start: u64| to + (start - run.start);
+        for (count, &(id, frame)) in frames.iter().enumerate() {
+            if let Err(error) = self.arena.map_again(id, place(frame.start)) {
+                for (_, mapped) in &frames[..count] {
+                    self.retire_again(place(mapped.start), mapped.bytes);
+                }
+                return Err(error);
+            }
+        }
+        let (mut hole, blocks) = self.vacate(run, epoch);
+        for (id, frame) in frames {
+            self.arena.settle(id, place(frame.start));
+            let part = self.extents.retire(hole, frame.start, frame.end());
+            self.retiring.push_back(part);
+            hole = self.extents.get(part).next;
+        }
+        self.map(to, run.bytes(), epoch);
+        let ways = blocks
+            .into_iter()
+            .map(|(from, bytes)| (from, place(from), bytes));
+        let ways: Vec<Way> = ways.collect();
+        let ids = self.take_moved(&ways, epoch.stream);
+        Ok((ways, ids))
+    }
+
+    /// Turns the run into one hole; gives it, and the (offset, bytes) of the blocks that were in it.
+    fn vacate(&mut self, run: &Run, epoch: Epoch) -> (Id, Vec<(u64, u64)>) {
+        let mut blocks = Vec::new();
+        let mut at = self.extents.seek(self.extents.first(), run.start);
+        loop {
+            let extent = *self.extents.get(at);
+            if extent.state == State::Allocated {
+                blocks.push((extent.start, extent.bytes));
+                // It joins the hole below, which is all of the run up to here.
+                at = self.extents.give(at, epoch, |_| true);
+            }
+            let hole = self.extents.get(at);
+            if hole.end() >= run.end {
+                return (at, blocks);
+            }
+            match self.extents.get(hole.next).state {
+                State::Free => self.extents.merge_as(at, epoch),
+                _ => at = hole.next,
+            }
+        }
+    }
+
+    /// Lets a second mapping go that nothing was told of.
+    pub(super) fn retire_again(&mut self, at: u64, bytes: u64) {
+        let part = self.stale_at(at, bytes);
+        self.retiring.extend(part);
+    }
+
+    /// Books the mapping at `at`, in a gap, as an old one that nothing uses.
+    pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
+        let hole = self.map(at, bytes, Epoch::PAST)?;
+        Some(self.extents.retire(hole, at, at + bytes))
+    }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
