@@ -1,7 +1,6 @@
 //! Which handles are idle: those that lie wholly inside a hole.
 
-use super::core::Core;
-use super::under_way::Held;
+use super::core::{Core, Held};
 use crate::arena::{Frame, FrameId};
 use crate::heap::placement::Placement;
 use crate::heap::{Extent, Id, StreamIndex};

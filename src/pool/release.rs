@@ -8,12 +8,11 @@
 use std::sync::Arc;
 
 use super::ask::{self, Ask};
-use super::core::{Core, is_done};
+use super::core::{Core, Held, is_done};
 use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
-use super::under_way::Held;
 use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::Result;

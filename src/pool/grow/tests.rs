@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
-use crate::pool::handles::piece;
+use crate::pool::grow::piece;
 use crate::pool::job::Job;
 use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;

@@ -9,7 +9,7 @@ use crate::arena::{Arena, FrameId};
 use crate::device::{Addr, Device, Timeline, lock, raise};
 use crate::error::Result;
 use crate::pool::core::{Core, CoreLock};
-use crate::pool::handles::make_handles;
+use crate::pool::grow::make_handles;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
