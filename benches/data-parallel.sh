@@ -10,7 +10,7 @@
 #
 #   cargo run --release --features cudarc --example data_parallel -- --large only=f32,f16 overlap=true,false
 #
-# On two H200: some 30 s in all.
+# On four H200: some two minutes in all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # The folder of a library of PyTorch's, or of the toolkit's.
@@ -34,7 +34,7 @@ for library in "$cublas"/libcublas{,Lt}.so.*; do
 done
 export LD_LIBRARY_PATH=$names:$cublas:${LD_LIBRARY_PATH:-}
 echo "NCCL of ${WARPOOL_NCCL:-the loader}, cuBLAS of ${cublas:-the loader}" >&2
-for batch in 4096 16384; do
-    timeout 80 target/release/examples/data_parallel --large "batch=$batch" only=f32,f16 overlap=true,false "$@" ||
+for batch in 4096 16384 32768; do
+    timeout 120 target/release/examples/data_parallel --large "batch=$batch" only=f32,f16 overlap=true,false "$@" ||
         echo "failed: $?" >&2
 done
