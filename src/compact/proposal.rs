@@ -10,7 +10,7 @@ use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::ranges::difference;
 use super::plan::{Batch, Goal, Move, Plan, Planner};
 use super::room;
-use super::task::{Aim, KeptPlan, Owners, Task, extent};
+use super::task::{Aim, KeptPlan, Owners, Task, extent, extents_of};
 use crate::pool::Core;
 use crate::seeded::seeded;
 
@@ -43,10 +43,7 @@ pub(crate) fn survey(
     }
     Some(Survey {
         changes: core.heap().changes(),
-        extents: core
-            .mapped_extents()
-            .map(|mapped| extent(owners, mapped))
-            .collect(),
+        extents: extents_of(core, owners).collect(),
         planner: task.planner.clone(),
     })
 }

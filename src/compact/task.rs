@@ -42,7 +42,7 @@ impl Aim<'_> {
 
     pub(super) fn plan(self, planner: &Planner, core: &Core, owners: &dyn Owners) -> Option<Plan> {
         match self {
-            Self::Goal(goal) => planner.plan(&layout_of(core, owners), goal),
+            Self::Goal(goal) => planner.plan(&layout_with(core, owners, &HashSet::new()), goal),
             Self::Room { bytes, most_ns } => {
                 let extents = extents_of(core, owners).collect();
                 room::plan(planner, extents, bytes, most_ns)
@@ -102,13 +102,8 @@ pub(crate) struct Task<'a> {
     pub(crate) timing: Option<&'a (Event, Event)>,
 }
 
-/// The layout for a planner, with offsets as addresses.
-pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
-    Layout::from_extents(extents_of(core, owners)).unwrap_or_default()
-}
-
-/// The same as [`layout_of`], with the blocks `cached` (offset, bytes) as holes: they are free, but
-/// in a cache.
+/// The layout for a planner, with offsets as addresses, and the blocks `cached` (offset, bytes) as holes: they
+/// are free, but in a cache.
 pub(crate) fn layout_with(
     core: &Core,
     owners: &dyn Owners,
@@ -120,7 +115,10 @@ pub(crate) fn layout_with(
     Layout::from_extents(extents).unwrap_or_default()
 }
 
-fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item = Extent> + 'a {
+pub(super) fn extents_of<'a>(
+    core: &'a Core,
+    owners: &'a dyn Owners,
+) -> impl Iterator<Item = Extent> + 'a {
     let each = core.mapped_extents();
     each.map(|mapped| extent(owners, mapped))
 }
