@@ -47,6 +47,10 @@ impl<'r> Gathering<'r> {
     fn behind(home: &'r Run, order: &[&'r Run], bytes: u64, lacking: u64) -> Option<Self> {
         let mut free = if home.movable { home.free } else { 0 };
         let (mut gap, mut carried) = (home.gap - lacking, Vec::new());
+        // Nothing brings more than its own bytes.
+        if free + gap < bytes {
+            return None;
+        }
         for run in order.iter().filter(|&&run| run != home) {
             if free >= bytes {
                 break;
@@ -404,6 +408,19 @@ mod tests {
             .collect();
         let began = std::time::Instant::now();
         assert_eq!(Gathering::all(&runs).expect("a gathering").carried.len(), 9);
+        assert!(began.elapsed() < std::time::Duration::from_secs(10));
+    }
+
+    #[test]
+    fn runs_with_too_little_room_behind_them_are_passed_over_at_once() {
+        let mut runs: Vec<Run> = (0..100_000)
+            .map(|at| run(100 * at, 50, 10, true, 50))
+            .collect();
+        let began = std::time::Instant::now();
+        assert!(Gathering::least(&runs, 70, 0).is_none());
+        runs[70_000].gap = 300;
+        let made = Gathering::least(&runs, 70, 0).expect("a gathering");
+        assert_eq!((made.home.start, made.carried.len()), (7_000_000, 6));
         assert!(began.elapsed() < std::time::Duration::from_secs(10));
     }
 
