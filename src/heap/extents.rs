@@ -51,7 +51,6 @@ pub(crate) struct Extents {
     small_holes: u64,
     /// Holes filed and taken out so far.
     changes: u64,
-    taken_bytes: u64,
     taken: u64,
 }
 
@@ -74,7 +73,6 @@ impl Extents {
             hole_sums: (0, 0),
             small_holes: 0,
             changes: 0,
-            taken_bytes: 0,
             taken: 0,
         }
     }
@@ -116,9 +114,9 @@ impl Extents {
         self.indexes[slot as usize].is_empty()
     }
 
-    /// Bytes and number of taken extents.
-    pub(crate) fn taken(&self) -> (u64, u64) {
-        (self.taken_bytes, self.taken)
+    /// Bytes in blocks.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// The holes of `slot` of at least `bytes`.
@@ -217,7 +215,7 @@ impl Extents {
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
     #[inline]
-    fn cut(&mut self, id: Id, at: u64) -> Id {
+    pub(crate) fn cut(&mut self, id: Id, at: u64) -> Id {
         let Extent {
             start, bytes, next, ..
         } = *self.get(id);
@@ -246,7 +244,7 @@ impl Extents {
     }
 
     /// Joins an extent that is not filed with its upper neighbour, also not filed; `id` stays.
-    fn join(&mut self, id: Id) {
+    pub(crate) fn join(&mut self, id: Id) {
         let upper_id = self.get(id).next;
         let upper = *self.get(upper_id);
         let lower = self.get_mut(id);
@@ -279,21 +277,7 @@ impl Extents {
         extent.state = State::Allocated;
         extent.slot = slot;
         extent.movable = false;
-        self.taken_bytes += self.get(id).bytes;
-        self.taken += 1;
-    }
-
-    /// Cuts the last `bytes` off the block `id` as a block of its own; gives it.
-    pub(crate) fn split_taken(&mut self, id: Id, bytes: u64) -> Id {
-        let at = self.get(id).end() - bytes;
-        self.taken += 1;
-        self.cut(id, at)
-    }
-
-    /// Joins the block `id` with the block behind it.
-    pub(crate) fn join_taken(&mut self, id: Id) {
-        self.taken -= 1;
-        self.join(id);
+        self.taken += self.get(id).bytes;
     }
 
     /// Turns the block `id` into a hole behind `epoch`, one with neighbouring holes of the same slot, and those
@@ -301,8 +285,7 @@ impl Extents {
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
         let Epoch { stream: slot, tick } = epoch;
-        self.taken_bytes -= self.get(id).bytes;
-        self.taken -= 1;
+        self.taken -= self.get(id).bytes;
         let Extent {
             mut bytes,
             prev,

@@ -24,7 +24,7 @@ impl Core {
                 format!("hole {id} {extent:?} waits for a tick that no record will make")
             })?;
         }
-        let taken = self.extents.taken().0;
+        let taken = self.extents.taken();
         let counted = self.active.bytes()[2] + self.slabs.free_bytes() + self.under_way.held;
         ensure(counted == taken, || {
             format!("blocks have {taken} bytes, counted {counted}")

@@ -336,7 +336,7 @@ impl Core {
             return (id, tick);
         }
         let lower = if prev == first { first } else { id };
-        self.extents.join_taken(lower);
+        self.extents.join(lower);
         (lower, latest.max(tick))
     }
 
@@ -344,7 +344,8 @@ impl Core {
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before - bytes);
-        let rest = self.extents.split_taken(id, bytes);
+        let at = self.extents.get(id).end() - bytes;
+        let rest = self.extents.cut(id, at);
         self.give(rest, slot, tick);
     }
 
@@ -359,7 +360,7 @@ impl Core {
         self.extents.take(next, bytes, slot);
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before + bytes);
-        self.extents.join_taken(id);
+        self.extents.join(id);
         self.granted(id);
         true
     }

@@ -98,7 +98,7 @@ impl Core {
 
     /// Bytes in blocks; what jobs hold is free.
     pub(super) fn live(&self) -> u64 {
-        self.extents.taken().0 - self.under_way.held
+        self.extents.taken() - self.under_way.held
     }
 
     /// Begins to map what `placement` lacks, of which so much as `idle` handles do not have may be made. Frames of
@@ -306,7 +306,7 @@ impl Core {
         let id = below.unwrap_or(mapped);
         for held in &mapping.lean {
             self.under_way.held -= held.bytes;
-            self.extents.join_taken(id);
+            self.extents.join(id);
         }
         self.merge_behind(id);
         Some(self.granted(id))

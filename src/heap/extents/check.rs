@@ -30,7 +30,7 @@ impl Extents {
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
         let mut at = 0;
         let mut prev = NONE;
-        let mut taken = (0, 0);
+        let mut taken = 0;
         let mut small = 0;
         let mut holes = vec![(0u64, 0u64); self.indexes.len()];
         for (id, extent) in self.iter() {
@@ -48,7 +48,7 @@ impl Extents {
                 format!("extent {id} {extent:?} is not on multiples of {unit}")
             })?;
             match extent.state {
-                State::Allocated => taken = (taken.0 + extent.bytes, taken.1 + 1),
+                State::Allocated => taken += extent.bytes,
                 State::Free => {
                     small += small_bytes(extent.bytes);
                     let sum = &mut holes[extent.slot as usize];
@@ -66,9 +66,9 @@ impl Extents {
             prev = id;
         }
         self.check_records()?;
-        let counted = self.taken();
+        let counted = self.taken;
         ensure(taken == counted, || {
-            format!("blocks sum to {taken:?}, counted {counted:?}")
+            format!("blocks sum to {taken}, counted {counted}")
         })?;
         let all = holes
             .iter()

@@ -50,8 +50,7 @@ impl Extents {
         let extent = self.get_mut(id);
         extent.state = State::Stale;
         (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
-        self.taken_bytes -= self.get(id).bytes;
-        self.taken -= 1;
+        self.taken -= self.get(id).bytes;
         self.changes += 1;
     }
 

@@ -191,7 +191,7 @@ impl Both {
         let (part, id) = (self.list[at], self.id(at));
         let bytes = Self::size(b, part.bytes - UNIT);
         self.table.spoil(id).movable = c & 1 == 1;
-        let upper = self.table.split_taken(id, bytes);
+        let upper = self.table.cut(id, part.end() - bytes);
         assert_eq!(self.table.get(upper).movable, c & 1 == 1);
         self.put(
             part.end() - bytes,
@@ -206,7 +206,7 @@ impl Both {
         let Some(at) = self.pick(a, State::Allocated, next) else {
             return;
         };
-        self.table.join_taken(self.id(at));
+        self.table.join(self.id(at));
         self.join(at);
     }
 
@@ -384,11 +384,8 @@ impl Both {
         );
         let largest = holes.iter().map(|part| part.bytes).max().unwrap_or(0);
         assert_eq!(self.table.largest_hole(), largest);
-        let taken = || (self.list.iter()).filter(|part| part.state == State::Allocated);
-        assert_eq!(
-            self.table.taken(),
-            (sum(&mut taken()), taken().count() as u64)
-        );
+        let mut taken = (self.list.iter()).filter(|part| part.state == State::Allocated);
+        assert_eq!(self.table.taken(), sum(&mut taken));
         let gaps: Vec<u64> = self
             .table
             .gaps()
