@@ -80,7 +80,7 @@ impl Core {
         for (held, IdleFrame { id, frame, .. }) in self.hold_frames(idle, FRESH) {
             parts.push(Part {
                 what: What::Idle(held, id),
-                wait: self.wait_of(held.epoch, seeded!("released-under-queued-work")),
+                wait: (self.wait_of(held.epoch)).filter(|_| !seeded!("released-under-queued-work")),
                 mapped: Some((frame.start, frame.bytes)),
                 phys: Some(frame.phys),
             });
@@ -89,7 +89,7 @@ impl Core {
             let extent = *self.extents.get(id);
             parts.push(Part {
                 what: What::Old(id),
-                wait: self.wait_of(extent.epoch(), false),
+                wait: self.wait_of(extent.epoch()),
                 mapped: Some((extent.start, extent.bytes)),
                 phys: None,
             });
@@ -107,10 +107,9 @@ impl Core {
         })
     }
 
-    fn wait_of(&self, epoch: Epoch, without: bool) -> Option<(Arc<Timeline>, u64)> {
-        let done = without || is_done(&self.streams, epoch);
-        let timeline = self.timeline(epoch.stream).filter(|_| !done)?;
-        Some((timeline, epoch.tick))
+    fn wait_of(&self, epoch: Epoch) -> Option<(Arc<Timeline>, u64)> {
+        let timeline = self.timeline(epoch.stream)?;
+        (!is_done(&self.streams, epoch)).then_some((timeline, epoch.tick))
     }
 
     /// Ends a release: books what is gone, and frees the rest as it was.
