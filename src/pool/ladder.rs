@@ -167,8 +167,7 @@ impl<'a> Climb<'a> {
 
     /// Empties all caches into the heap; whether there was anything.
     fn drain(&self, core: &mut Core) -> bool {
-        let lanes = self.lane.shared.listed();
-        let any = self.lane.shared.drain(&lanes, None, core);
+        let any = self.lane.shared.drain(None, core);
         if any {
             core.count(Told::Drain(self.bytes));
         }

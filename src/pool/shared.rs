@@ -150,8 +150,7 @@ impl Shared {
     /// The core, with the caches of all streams emptied into it.
     pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
         let mut core = self.core.lock();
-        let lanes = self.listed();
-        self.drain(&lanes, None, &mut core);
+        self.drain(None, &mut core);
         core
     }
 

@@ -71,7 +71,7 @@ impl Lane {
         let out = here - self.others.elsewhere.retire() as i64;
         self.drain(ALL_BINS, core);
         self.end_used();
-        self.shared.drain(&[], Some(self.slot), core);
+        self.shared.drain(Some(self.slot), core);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         Arc::make_mut(&mut latch(&self.shared.listed))
             .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));

@@ -202,14 +202,10 @@ impl Lane {
 }
 
 impl Shared {
-    /// Empties the caches of `lanes` into the heap, and the transfer cache, of what `stream` freed or of all;
-    /// whether there was anything. Meanwhile nothing goes between caches.
-    pub(crate) fn drain(
-        &self,
-        lanes: &[Arc<Lane>],
-        stream: Option<StreamIndex>,
-        core: &mut Core,
-    ) -> bool {
+    /// Empties the transfer cache into the heap: of what `stream` freed, or with the caches of all lanes; whether
+    /// there was anything. Meanwhile nothing goes between caches.
+    pub(crate) fn drain(&self, stream: Option<StreamIndex>, core: &mut Core) -> bool {
+        let lanes = stream.map_or_else(|| self.listed(), |_| Arc::default());
         let any = self.give_used(core);
         let mut state = latch(&self.transfer.state);
         let any = (lanes.iter()).fold(any, |any, lane| lane.drain(ALL_BINS, core) | any);
