@@ -12,8 +12,8 @@ use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
 use super::tuning::{
-    ADDRESSES_A_BYTE, CACHE_PART, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MOST_ADDRESSES,
-    UNIFIED_AT_ONCE,
+    ADDRESSES_A_BYTE, CACHE_PART, FEW_ADDRESSES, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL,
+    MOST_ADDRESSES, UNIFIED_AT_ONCE,
 };
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -135,8 +135,9 @@ impl Core {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let info = device.info();
         let granule = info.granule.max(1);
-        let most = info.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
-        let most = most.min(MOST_ADDRESSES);
+        let total = info.total_bytes;
+        let most = total.saturating_mul(ADDRESSES_A_BYTE);
+        let most = most.min(FEW_ADDRESSES.max(total)).min(MOST_ADDRESSES);
         let span = most.div_ceil(granule).max(2) * granule;
         let arena = Arena::new(device, span, &config.peers)?;
         let mut core = Self {

@@ -12,6 +12,9 @@ pub(super) const MOST_ADDRESSES: u64 = 1 << 46;
 /// Addresses reserved for each byte of the device's memory: old mappings stand in many of them.
 pub(super) const ADDRESSES_A_BYTE: u64 = 8;
 
+/// No more than these, unless its memory is more: a process has 2^47, and perhaps many pools of a large host.
+pub(super) const FEW_ADDRESSES: u64 = 1 << 40;
+
 /// Part of the peak of live bytes that the pool grows by before it maps handles elsewhere. With 0.007 moe maps 549
 /// handles elsewhere in place of 151, images 269 in place of 69, and all traces together a sixth more.
 pub(crate) const LEAST_SLACK: f64 = 0.018;

@@ -8,6 +8,7 @@ use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
 use crate::heap::{Epoch, FRESH, Id, StreamIndex};
+use crate::pool::Pool;
 use crate::pool::job::Job;
 
 mod several;
@@ -181,4 +182,12 @@ fn blocks_that_are_not_counted_and_books_that_are_wrong_anywhere_are_found() {
     core.arena.site().unmap(4 * granule, granule).unwrap();
     core.arena.frame_gone(frame, false);
     core.check().unwrap_err();
+}
+
+#[test]
+fn pools_of_a_device_of_much_memory_leave_addresses_to_others() {
+    let device = Device::host_with_capacity(1 << 43).unwrap();
+    // With 2^46 addresses each, as many as eight times its memory, there was room for one.
+    let pools = [(); 4].map(|()| Pool::new(&device, PoolConfig::default()));
+    assert!(pools.iter().all(Result::is_ok));
 }
