@@ -22,7 +22,7 @@ pub(in crate::compact) fn drawn(random: &mut Rng) -> Vec<Extent> {
         addr += random.below(6) / 5;
         let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
         let kind = kind[(random.below(10) / 3) as usize];
-        // Blocks are larger than holes, so that some are too dear to bring along.
+        // Blocks are larger than holes, so that some are too expensive to bring along.
         let bytes = 1 + random.below(if kind == Kind::Movable { 30 } else { 6 });
         addr += bytes;
         Extent {
