@@ -381,7 +381,7 @@ fn an_error_quotes_little_of_a_header_however_long_it_is() {
 #[test]
 fn every_tensor_of_a_file_of_many_is_found_soon() {
     let ground = ground();
-    let names: Vec<String> = (0..20_000)
+    let names: Vec<String> = (0..80_000)
         .map(|at| format!("layers.{at:05}.weight"))
         .collect();
     let tensors: Vec<String> = names
@@ -396,8 +396,8 @@ fn every_tensor_of_a_file_of_many_is_found_soon() {
         assert_eq!(file.part::<u8>(name, &..).unwrap().len, 0);
     }
     let took = begun.elapsed();
-    assert!(took.as_secs() < 1, "{took:?}");
-    assert!(file.part::<u8>("layers.20000.weight", &..).is_err());
+    assert!(took.as_secs() < 5, "{took:?}");
+    assert!(file.part::<u8>("layers.80000.weight", &..).is_err());
 }
 
 #[test]
