@@ -10,7 +10,7 @@
 #
 #   cargo run --release --features cudarc --example data_parallel -- --large only=f32,f16 overlap=true,false
 #
-# On four H200: some two minutes in all.
+# On two H200 the first two take some 30 s.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # The folder of a library of PyTorch's, or of the toolkit's.
