@@ -174,7 +174,8 @@ options! {
     /// ```
     ///
     /// A file that cannot be made is an error of [`Pool::new`](super::Pool::new). One that takes no more
-    /// later ends the recording: standard error says so, and `flush_recording` gives the error.
+    /// later, or a pipe that takes nothing for ten seconds, ends the recording: standard error says so, and
+    /// `flush_recording` gives the error.
     // `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
     record: Option<PathBuf> = None, |path: impl Into<PathBuf>| Some(path.into());
 

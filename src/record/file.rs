@@ -3,15 +3,24 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, Write};
+use std::io::{self, ErrorKind, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use super::book::HEADER;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
+
+/// How long a pipe may have no reader, or one that reads nothing: whoever is faster than the file waits for it, and
+/// the pool's drop waits for all of it.
+const STALL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+
+/// Time between two looks for a pipe's reader.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often each name was asked for in this process.
 static NAMES: Mutex<Option<HashMap<PathBuf, u64>>> = Mutex::new(None);
@@ -52,12 +61,10 @@ impl Output {
 
     /// The file of this name with its header, or why there is none.
     fn begin(path: &Path, compressed: bool) -> std::result::Result<Self, String> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let file = options.open(path).map_err(|error| error.to_string())?;
+        let file = opened(path).map_err(|error| error.to_string())?;
         // SAFETY: the call takes a file that is open and touches no memory.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return Err(why_locked(&std::io::Error::last_os_error()));
+            return Err(why_locked(&io::Error::last_os_error()));
         }
         let mut output = Self { file, compressed };
         // A pipe is written from where it is.
@@ -76,14 +83,70 @@ impl Output {
         // A pipe has none.
         let whole = self.file.stream_position();
         let written = match self.compressed {
-            true => compressed(rows).and_then(|part| self.file.write_all(&part)),
-            false => self.file.write_all(rows),
+            true => compressed(rows).and_then(|part| self.write_all(&part)),
+            false => self.write_all(rows),
         };
         if let (Err(_), Ok(whole)) = (&written, whole) {
             // What was written of the part cannot be read. The first error is the one to report.
             let _ = self.file.set_len(whole);
         }
         written.map_err(file_error)
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut until = Instant::now() + STALL;
+        while !bytes.is_empty() {
+            match self.file.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(taken) => {
+                    bytes = &bytes[taken..];
+                    until = Instant::now() + STALL;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_for_room(until)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a pipe takes more, or a signal comes.
+    fn wait_for_room(&self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut asked = libc::pollfd {
+            fd: self.file.as_raw_fd(),
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: the call reads and writes one element, which is there.
+        match unsafe { libc::poll(&raw mut asked, 1, left.as_millis() as i32) } {
+            0 => Err(io::Error::new(
+                ErrorKind::TimedOut,
+                format!("it took nothing for {STALL:?}: its reader does not read"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The file, to be written without blocking: a pipe is waited for no longer than [`STALL`].
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    options.custom_flags(libc::O_NONBLOCK);
+    let until = Instant::now() + STALL;
+    loop {
+        match options.open(path) {
+            // A pipe that nobody has open for reading.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+                if Instant::now() >= until {
+                    let why = format!("nobody reads it within {STALL:?}");
+                    return Err(io::Error::new(ErrorKind::TimedOut, why));
+                }
+                std::thread::sleep(PAUSE);
+            }
+            opened => return opened,
+        }
     }
 }
 
@@ -97,7 +160,7 @@ impl Drop for Output {
 
 /// A gzip member of its own: files that end with it are whole.
 #[cfg(feature = "gzip")]
-fn compressed(rows: &[u8]) -> std::io::Result<Vec<u8>> {
+fn compressed(rows: &[u8]) -> io::Result<Vec<u8>> {
     let room = Vec::with_capacity(rows.len() / 8);
     let mut encoder = flate2::write::GzEncoder::new(room, flate2::Compression::fast());
     encoder.write_all(rows)?;
@@ -105,11 +168,11 @@ fn compressed(rows: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 #[cfg(not(feature = "gzip"))]
-fn compressed(_: &[u8]) -> std::io::Result<Vec<u8>> {
-    Err(std::io::ErrorKind::Unsupported.into())
+fn compressed(_: &[u8]) -> io::Result<Vec<u8>> {
+    Err(ErrorKind::Unsupported.into())
 }
 
-fn file_error(error: std::io::Error) -> Error {
+fn file_error(error: io::Error) -> Error {
     Error::Os {
         call: "writing the recording",
         words: error.to_string(),
@@ -159,9 +222,9 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 }
 
 /// Why a file cannot be taken for this recording alone.
-fn why_locked(error: &std::io::Error) -> String {
+fn why_locked(error: &io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::WouldBlock => String::from(
+        ErrorKind::WouldBlock => String::from(
             "another process or another pool records to it: put %p into the name, which becomes the process's number",
         ),
         _ => format!("it cannot be locked: {error}"),
@@ -210,12 +273,12 @@ mod tests {
 
     #[test]
     fn a_lock_that_the_system_has_none_of_is_told_in_its_words() {
-        let taken = why_locked(&std::io::Error::from_raw_os_error(libc::EWOULDBLOCK));
+        let taken = why_locked(&io::Error::from_raw_os_error(libc::EWOULDBLOCK));
         assert!(
             taken.contains("another pool") && taken.contains("%p"),
             "{taken}"
         );
-        let none = why_locked(&std::io::Error::from_raw_os_error(libc::ENOLCK));
+        let none = why_locked(&io::Error::from_raw_os_error(libc::ENOLCK));
         assert!(
             none.contains("locks") && !none.contains("another"),
             "{none}"

@@ -140,3 +140,46 @@ fn a_file_that_could_not_be_made_keeps_no_name() {
     let recording = Recording::to("record", &path).expect("a recording");
     assert_eq!(recording.path(), path);
 }
+
+fn pipe(folder: &tempfile::TempDir) -> PathBuf {
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no zero");
+    // SAFETY: the call reads the text.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    path
+}
+
+/// What `work` returns, which is not waited for without end.
+fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    (told.recv_timeout(Duration::from_secs(30))).expect("it waits without end")
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_ends_the_recording_with_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = pipe(&folder);
+    let mut options = std::fs::OpenOptions::new();
+    let reader = options.read(true).write(true).open(&path).expect("a pipe");
+    let error = in_time(move || {
+        let recording = Recording::to("record", &path).expect("a recording");
+        // More than a pipe takes, and more than a thread's buffer.
+        for addr in 0..100_000 {
+            recording.note(What::Failure { bytes: addr }, 0);
+        }
+        let error = recording.flush().expect_err("nobody reads");
+        drop(recording);
+        error.to_string()
+    });
+    assert!(error.contains("took nothing"), "{error}");
+    drop(reader);
+}
+
+#[test]
+fn a_pipe_that_nobody_opens_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = pipe(&folder);
+    let error = in_time(move || Recording::to("record", &path).err().expect("nobody reads"));
+    assert!(error.to_string().contains("reads"), "{error}");
+}
