@@ -93,6 +93,29 @@ impl Recording {
     }
 
     fn to(what: &'static str, path: &Path) -> Result<Self> {
+        Self::by(what, path, |work| {
+            let writer = std::thread::Builder::new().name(String::from("warpool record"));
+            writer.spawn(work)
+        })
+    }
+
+    /// As [`Recording::to`], written by the thread that `start` starts.
+    fn by(
+        what: &'static str,
+        path: &Path,
+        start: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>,
+    ) -> Result<Self> {
+        let (give, take) = std::sync::mpsc::channel::<(Arc<Shared>, Output)>();
+        let work = move || {
+            if let Ok((shared, output)) = take.recv() {
+                shared.write_all(output);
+            }
+        };
+        // First: where there is no thread, the file is left as it was, and its name is free.
+        let writer = start(Box::new(work)).map_err(|error| Error::Os {
+            call: "starting the thread that writes the recording",
+            words: error.to_string(),
+        })?;
         let (path, output) = Output::create(what, path)?;
         let shared = Arc::new(Shared {
             buffers: Buffers::new(),
@@ -102,13 +125,8 @@ impl Recording {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let theirs = Arc::clone(&shared);
-        let writer = std::thread::Builder::new().name(String::from("warpool record"));
-        let writer = writer.spawn(move || theirs.write_all(output));
-        let writer = writer.map_err(|error| Error::Os {
-            call: "starting the thread that writes the recording",
-            words: error.to_string(),
-        })?;
+        // The thread is there to take it.
+        let _ = give.send((Arc::clone(&shared), output));
         exit::watch(&shared);
         Ok(Self {
             shared,

@@ -141,6 +141,19 @@ fn a_file_that_could_not_be_made_keeps_no_name() {
     assert_eq!(recording.path(), path);
 }
 
+#[test]
+fn a_writer_that_could_not_be_started_keeps_no_name_and_leaves_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log.csv");
+    std::fs::write(&path, "of another program").expect("a file");
+    let none = |_| Err(std::io::ErrorKind::WouldBlock.into());
+    assert!(Recording::by("record", &path, none).is_err());
+    let text = std::fs::read_to_string(&path).expect("a file");
+    assert_eq!(text, "of another program");
+    let recording = Recording::to("record", &path).expect("a recording");
+    assert_eq!(recording.path(), path);
+}
+
 fn pipe(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("pipe");
     let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no zero");
