@@ -2,12 +2,17 @@
 //! shape and place behind the header. <https://github.com/huggingface/safetensors#format>
 
 use std::any::{TypeId, type_name};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use half::{bf16, f16};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 
 use super::TensorInfo;
 use crate::convert::{E4m3, E5m2, E8m0};
@@ -15,6 +20,9 @@ use crate::error::Error;
 
 /// Longest header that the format allows.
 const LONGEST: u64 = 100_000_000;
+
+/// Most dimensions of a tensor.
+const DIMENSIONS: usize = 1000;
 
 /// Bytes at the begin and at the end of what is told of a header: its words may be any, and as long as it.
 const QUOTED: usize = 200;
@@ -129,26 +137,15 @@ pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<TensorInfo>, Why> {
     }
     let mut text = vec![0; length as usize];
     file.read_exact_at(&mut text, LENGTH)?;
-    let told: Map<String, Value> =
-        serde_json::from_slice(&text).map_err(|error| format!("its header: {error}"))?;
+    let text = str::from_utf8(&text).map_err(|error| format!("its header: {error}"))?;
+    let told: Header =
+        serde_json::from_str(text).map_err(|error| format!("its header: {error}"))?;
     tensors(told, bytes - LENGTH - length, LENGTH + length)
 }
 
 /// The tensors that a header tells of, which have to fill the `bytes` behind it, from `data` on.
-fn tensors(told: Map<String, Value>, bytes: u64, data: u64) -> Result<Vec<TensorInfo>, Why> {
-    let mut tensors = Vec::with_capacity(told.len());
-    for (name, value) in told {
-        if name == "__metadata__" {
-            let words = value
-                .as_object()
-                .map(|map| map.values().all(Value::is_string));
-            if words != Some(true) && !value.is_null() {
-                return Err(String::from("its __metadata__ is no map of words").into());
-            }
-            continue;
-        }
-        tensors.push(tensor(name, &value)?);
-    }
+fn tensors(told: Header, bytes: u64, data: u64) -> Result<Vec<TensorInfo>, Why> {
+    let mut tensors: Vec<TensorInfo> = told.0.into_values().collect();
     tensors.sort_by_key(|tensor| (tensor.from, tensor.bytes));
     let mut end = 0;
     for tensor in &mut tensors {
@@ -175,22 +172,141 @@ fn tensors(told: Map<String, Value>, bytes: u64, data: u64) -> Result<Vec<Tensor
     Ok(tensors)
 }
 
-/// What the header says of one tensor.
-fn tensor(name: String, told: &Value) -> Result<TensorInfo, Why> {
-    let field = |field| {
-        let found = told.get(field);
-        found.ok_or_else(|| format!("tensor {name:?} has no {field}"))
+/// What a header says: its tensors by name. It is read without a tree of its values, which would take many
+/// times its bytes.
+struct Header(BTreeMap<String, TensorInfo>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Self(BTreeMap::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for Header {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                let words: Result<Option<Words>, _> = map.next_value();
+                let wrong =
+                    |why| A::Error::custom(format!("its __metadata__ is no map of words: {why}"));
+                words.map_err(wrong)?;
+                continue;
+            }
+            let tensor = map.next_value_seed(Tensor(&name))?;
+            self.0.insert(name, tensor);
+        }
+        Ok(self)
+    }
+}
+
+/// The tensor of this name.
+struct Tensor<'n>(&'n str);
+
+impl<'de> DeserializeSeed<'de> for Tensor<'_> {
+    type Value = TensorInfo;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<TensorInfo, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tensor<'_> {
+    type Value = TensorInfo;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "what tensor {:?} is", self.0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TensorInfo, A::Error> {
+        let (name, mut dtype, mut shape, mut offsets) = (self.0, None, None, None);
+        let wrong =
+            |why| move |error| A::Error::custom(format!("{why} of tensor {name:?}: {error}"));
+        while let Some(field) = map.next_key::<String>()? {
+            match &*field {
+                "dtype" => dtype = Some(map.next_value::<String>().map_err(wrong("the dtype"))?),
+                "shape" => shape = Some(map.next_value::<Row>().map_err(wrong("the shape"))?.0),
+                "data_offsets" => {
+                    offsets = Some(map.next_value::<Row>().map_err(wrong("data_offsets"))?.0)
+                }
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        let lacks = |field| A::Error::custom(format!("tensor {name:?} has no {field}"));
+        let dtype = dtype.ok_or_else(|| lacks("dtype"))?;
+        let shape = shape.ok_or_else(|| lacks("shape"))?;
+        let offsets = offsets.ok_or_else(|| lacks("data_offsets"))?;
+        tensor(name, &dtype, shape, &offsets).map_err(A::Error::custom)
+    }
+}
+
+/// A row of numbers.
+struct Row(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(Self(Vec::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for Row {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row of numbers")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Self, A::Error> {
+        while let Some(number) = seq.next_element()? {
+            if self.0.len() == DIMENSIONS {
+                return Err(A::Error::custom(format!("more than {DIMENSIONS} numbers")));
+            }
+            self.0.push(number);
+        }
+        Ok(self)
+    }
+}
+
+/// Words that are checked to be such, and not kept.
+struct Words;
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Words {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of words")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<String, String>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+/// The tensor that a header says this of, or what is wrong with it.
+fn tensor(
+    name: &str,
+    dtype: &str,
+    shape: Vec<usize>,
+    offsets: &[usize],
+) -> Result<TensorInfo, String> {
+    let format = format(dtype)
+        .ok_or_else(|| format!("tensor {name:?} is of an unknown dtype, {dtype:?}"))?;
+    let &[from, to] = offsets else {
+        return Err(format!("tensor {name:?} has no two data_offsets"));
     };
-    let dtype = field("dtype")?;
-    let format = dtype.as_str().and_then(format);
-    let format =
-        format.ok_or_else(|| format!("tensor {name:?} is of an unknown dtype, {dtype}"))?;
-    let shape = lengths(field("shape")?);
-    let shape =
-        shape.ok_or_else(|| format!("the shape of tensor {name:?} is no row of numbers"))?;
-    let offsets = lengths(field("data_offsets")?).filter(|told| told.len() == 2);
-    let offsets = offsets.ok_or_else(|| format!("tensor {name:?} has no two data_offsets"))?;
-    let (from, to) = (offsets[0] as u64, offsets[1] as u64);
+    let (from, to) = (from as u64, to as u64);
     let bytes = extent(&shape, format.bits);
     let bytes = bytes
         .filter(|&bytes| to.checked_sub(from) == Some(bytes))
@@ -208,7 +324,7 @@ fn tensor(name: String, told: &Value) -> Result<TensorInfo, Why> {
         (rows, row) = whole.map_or((1, bytes as usize), |bits| (rows, (bits / 8) as usize));
     }
     Ok(TensorInfo {
-        name,
+        name: name.to_owned(),
         dtype: format.name,
         shape,
         bytes,
@@ -217,12 +333,6 @@ fn tensor(name: String, told: &Value) -> Result<TensorInfo, Why> {
         rows,
         row,
     })
-}
-
-/// A row of numbers.
-fn lengths(told: &Value) -> Option<Vec<usize>> {
-    let number = |value: &Value| value.as_u64().and_then(|value| usize::try_from(value).ok());
-    told.as_array()?.iter().map(number).collect()
 }
 
 /// Whole bytes of a tensor; none where they overflow, or are no whole ones.

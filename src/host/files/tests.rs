@@ -256,7 +256,7 @@ fn a_damaged_header_is_an_error_that_says_what_is_wrong() {
         (
             format!("{{{}}}", f32s("a", 0, 8).replace("[2]", "[-2]")),
             8,
-            "no row of numbers",
+            "the shape of tensor",
         ),
         (
             format!("{{{}}}", f32s("a", 0, 8).replace("[0,8]", "[8,0]")),
@@ -411,4 +411,41 @@ fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
     });
     let len = told.recv_timeout(std::time::Duration::from_secs(20));
     assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
+}
+
+/// What the test below starts again as a process of its own, whose memory it asks for.
+#[test]
+#[ignore = "a program for another test"]
+fn a_header_of_numbers_is_read() {
+    let ground = tempfile::tempdir().unwrap();
+    let path = ground.path().join("hostile");
+    let numbers = "1,".repeat(10 << 20);
+    for header in [
+        format!("{{\"a\":{{\"shape\":[{numbers}1]}}}}"),
+        format!("{{\"a\":{{\"more\":[{numbers}1]}}}}"),
+        format!("{{\"a\":[{numbers}1]}}"),
+    ] {
+        let size = (header.len() as u64).to_le_bytes();
+        std::fs::write(&path, [&size[..], header.as_bytes()].concat()).unwrap();
+        assert!(TensorFile::open(&path).is_err());
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak: u64 = (peak.unwrap().trim().trim_end_matches(" kB").parse()).unwrap();
+    assert!(peak < 200 << 10, "{peak} KiB for 20 MiB");
+}
+
+#[test]
+fn a_header_takes_memory_by_its_bytes_whatever_they_say() {
+    let program = "host::files::tests::a_header_of_numbers_is_read";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let ran = child
+        .args([program, "--exact", "--ignored"])
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success() && words.contains("1 passed"),
+        "{words}"
+    );
 }
