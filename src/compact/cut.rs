@@ -112,7 +112,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
         first: true,
     };
     let mut batches = Vec::new();
-    for batch in &plan.batches {
+    for (batch, moves) in ahead(plan) {
         if !left.first {
             let Some(bytes) = left.bytes.checked_sub(budget.launch_bytes) else {
                 break;
@@ -128,8 +128,8 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
                 }
                 batch.clone()
             }
-            Batch::Disjoint(moves) => Batch::Disjoint(left.take(moves.iter())),
-            Batch::Slide { upward, moves } => {
+            Batch::Disjoint(_) => Batch::Disjoint(left.take(moves.iter())),
+            Batch::Slide { upward, .. } => {
                 // An upward slide starts with its highest move: no other move reads its destination.
                 let from_above = *upward && !seeded!("upward-slide-cut-from-below");
                 let mut moves = match from_above {
@@ -143,7 +143,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
                 }
             }
         };
-        let whole = part.moves().len() == batch.moves().len();
+        let whole = part.moves().len() == moves.len();
         if !part.moves().is_empty() {
             batches.push(part);
         }
@@ -154,23 +154,27 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
     batches
 }
 
+/// The batches that are not executed, and their moves that are not.
+fn ahead(plan: &Plan) -> impl Iterator<Item = (&Batch, &[Move])> + Clone {
+    let (batches, mut done) = plan.done;
+    plan.batches[batches..].iter().map(move |batch| {
+        let (moves, done) = (batch.moves(), std::mem::take(&mut done));
+        match batch {
+            Batch::Slide { upward: true, .. } => (batch, &moves[..moves.len() - done]),
+            _ => (batch, &moves[done..]),
+        }
+    })
+}
+
 /// What is left of `plan` after the batches `parts`, which [`cut`] returned, are executed.
 pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
-    let whole = |(batch, part): &(&Batch, &Batch)| batch.moves().len() == part.moves().len();
-    let done = plan.batches.iter().zip(parts).take_while(whole).count();
-    plan.batches.drain(..done);
-    if let (Some(batch), Some(part)) = (plan.batches.first_mut(), parts.get(done)) {
-        let taken = part.moves().len();
-        match batch {
-            Batch::Slide {
-                upward: true,
-                moves,
-            } => moves.truncate(moves.len() - taken),
-            Batch::Disjoint(moves) | Batch::Slide { moves, .. } => drop(moves.drain(..taken)),
-            // A cycle is executed whole or not at all.
-            Batch::Circle { .. } => {}
-        }
-    }
+    let whole =
+        |((_, moves), part): &((&Batch, &[Move]), &Batch)| moves.len() == part.moves().len();
+    let whole = ahead(&plan).zip(parts).take_while(whole).count();
+    let before = if whole == 0 { plan.done.1 } else { 0 };
+    let taken = parts.get(whole).map_or(0, |part| part.moves().len());
+    // Counted, not taken out: a step may be a few moves of very many.
+    plan.done = (plan.done.0 + whole, before + taken);
     let made = |sum: fn(&Batch) -> u64| parts.iter().map(sum).sum::<u64>();
     plan.moves -= made(|batch| batch.moves().len() as u64) as usize;
     plan.bytes -= made(Batch::bytes);
@@ -291,14 +295,37 @@ mod tests {
                 assert!(!parts.is_empty());
                 made.extend(parts.iter().flat_map(Batch::moves).copied());
                 left = rest(left, &parts);
-                let moves = left.batches.iter().flat_map(Batch::moves);
+                let moves = ahead(&left).flat_map(|(_, moves)| moves);
                 assert_eq!(moves.clone().count(), left.moves, "{budget}");
                 assert_eq!(moves.map(|m| m.bytes).sum::<u64>(), left.bytes, "{budget}");
             }
-            assert_eq!((left.batches.len(), left.bytes), (0, 0));
+            assert_eq!((ahead(&left).count(), left.bytes), (0, 0));
             made.sort_unstable_by_key(|m| m.src);
             assert_eq!(made, all);
         }
+    }
+
+    #[test]
+    fn a_plan_of_very_many_moves_is_cut_into_steps_soon() {
+        let begun = std::time::Instant::now();
+        let moves: Vec<Move> = (1..=200_000)
+            .map(|i| at(i * 100 + 50, i * 100, 40))
+            .collect();
+        for batch in [
+            Batch::Slide {
+                upward: false,
+                moves: moves.clone(),
+            },
+            Batch::Disjoint(moves),
+        ] {
+            let mut left = plan(vec![batch]);
+            while left.moves > 0 {
+                let parts = cut(&left, &Budget::bytes(40), usize::MAX);
+                left = rest(left, &parts);
+            }
+        }
+        let took = begun.elapsed();
+        assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub struct Plan {
     pub emptied: Vec<(u64, u64)>,
     /// Nanoseconds the moves will take by the planner's [`CostModel`].
     pub predicted_ns: f64,
+    /// Batches that are executed, and moves of the next one.
+    pub(in crate::compact) done: (usize, usize),
 }
 
 impl Plan {
