@@ -1,6 +1,6 @@
 //! The registered arrays of pointers, and their updates when blocks move.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::id::MovableId;
@@ -15,6 +15,11 @@ fn gone() -> Error {
 
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = 8;
+
+/// Where `slots` slots from an address on end.
+fn end(from: Addr, slots: u64) -> Addr {
+    from.saturating_add(slots.saturating_mul(SLOT_BYTES))
+}
 
 /// The place of an array.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +51,10 @@ struct Owed {
 pub(super) struct Arrays {
     next: u64,
     list: BTreeMap<u64, Array>,
+    /// The arrays of each block.
+    blocks: HashMap<MovableId, Vec<u64>>,
+    /// Where those with slots at fixed addresses begin and end.
+    fixed: BTreeMap<Addr, Addr>,
     owed: VecDeque<Owed>,
 }
 
@@ -64,16 +73,18 @@ impl Arrays {
     /// # Errors
     /// [`Error::Invalid`] if a slot is registered: each move would rewrite it twice.
     pub(super) fn add(&mut self, place: Place, slots: u64, stream: Option<&Stream>) -> Result<u64> {
-        let end = |from: Addr, slots: u64| from.saturating_add(slots.saturating_mul(SLOT_BYTES));
-        let meets = |other: &Array| {
-            let (one, two) = match (place, other.place) {
-                (Place::Fixed(one), Place::Fixed(two)) => (one, two),
-                (Place::Block(one), Place::Block(two)) if one == two => (0, 0),
-                _ => return false,
+        let taken = slots > 0
+            && match place {
+                Place::Fixed(addr) => {
+                    let before = self.fixed.range(..end(addr, slots)).next_back();
+                    before.is_some_and(|(_, &end)| end > addr)
+                }
+                Place::Block(id) => {
+                    let mut keys = self.blocks.get(&id).into_iter().flatten();
+                    keys.any(|key| self.list.get(key).is_some_and(|other| other.slots > 0))
+                }
             };
-            one.max(two) < end(one, slots).min(end(two, other.slots))
-        };
-        if self.list.values().any(meets) {
+        if taken {
             let why = "some of them are registered, and a move would rewrite them twice";
             return Err(Error::invalid("pointers", why));
         }
@@ -91,6 +102,11 @@ impl Arrays {
             ready: Marks::default(),
             uses,
         };
+        match place {
+            Place::Fixed(addr) if slots > 0 => _ = self.fixed.insert(addr, end(addr, slots)),
+            Place::Fixed(_) => {}
+            Place::Block(id) => self.blocks.entry(id).or_default().push(key),
+        }
         self.list.insert(key, array);
         Ok(key)
     }
@@ -98,9 +114,24 @@ impl Arrays {
     /// Removes an array. Returns the work that must be done before its memory is used for anything
     /// else.
     pub(super) fn remove(&mut self, key: u64) -> Marks {
-        self.list
-            .remove(&key)
-            .map_or_else(Marks::default, |array| array.ready)
+        let Some(array) = self.list.remove(&key) else {
+            return Marks::default();
+        };
+        match array.place {
+            Place::Fixed(addr) if array.slots > 0 => _ = self.fixed.remove(&addr),
+            Place::Fixed(_) => {}
+            Place::Block(id) => {
+                let keys = self.blocks.get_mut(&id);
+                let last = keys.is_some_and(|keys| {
+                    keys.retain(|other| *other != key);
+                    keys.is_empty()
+                });
+                if last {
+                    self.blocks.remove(&id);
+                }
+            }
+        }
+        array.ready
     }
 
     pub(super) fn get(&mut self, key: u64) -> Result<&mut Array> {
@@ -109,8 +140,9 @@ impl Arrays {
 
     /// Removes the arrays in a block that was freed.
     pub(super) fn forget(&mut self, id: MovableId) {
-        self.list
-            .retain(|_, array| !matches!(array.place, Place::Block(block) if block == id));
+        for key in self.blocks.remove(&id).into_iter().flatten() {
+            self.list.remove(&key);
+        }
     }
 
     /// Whether any array is held.
@@ -198,5 +230,79 @@ impl Array {
         let timeline = &stream.core().timeline;
         // Under capture, nothing under the guard is in the graph: what was queued before has its mark.
         self.uses.note(timeline, timeline.queued_tick());
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+
+    fn block(index: u32) -> Place {
+        Place::Block(MovableId {
+            index,
+            generation: 1,
+        })
+    }
+
+    #[test]
+    fn arrays_by_the_hundred_thousand_are_added_and_forgotten_soon() {
+        let begun = std::time::Instant::now();
+        let mut arrays = Arrays::default();
+        for at in 0..100_000 {
+            arrays.add(block(at), 4, None).expect("no other");
+            let fixed = Place::Fixed(0x1000 + 8 * u64::from(at));
+            arrays.add(fixed, 1, None).expect("no other");
+        }
+        for index in 0..100_000 {
+            arrays.forget(MovableId {
+                index,
+                generation: 1,
+            });
+        }
+        assert_eq!(arrays.list.len(), 100_000);
+        let took = begun.elapsed();
+        assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+    }
+
+    #[test]
+    fn arrays_with_a_slot_in_common_are_refused_and_others_are_not() {
+        let mut arrays = Arrays::default();
+        let fixed = |arrays: &mut Arrays, addr, slots| arrays.add(Place::Fixed(addr), slots, None);
+        let first = fixed(&mut arrays, 800, 10).expect("no other");
+        fixed(&mut arrays, 840, 0).expect("no slots");
+        fixed(&mut arrays, 960, 10).expect("no other");
+        for (addr, slots) in [
+            (800, 1),
+            (792, 2),
+            (872, 1),
+            (848, 2),
+            (0, 1000),
+            (952, 2),
+            (888, u64::MAX),
+        ] {
+            assert!(
+                fixed(&mut arrays, addr, slots).is_err(),
+                "{slots} at {addr}"
+            );
+        }
+        fixed(&mut arrays, 792, 1).expect("it ends where one begins");
+        fixed(&mut arrays, 880, 10).expect("between two");
+        arrays.remove(first);
+        fixed(&mut arrays, 800, 10).expect("the other is gone");
+        fixed(&mut arrays, u64::MAX - 7, u64::MAX).expect("no other");
+        arrays.add(block(1), 4, None).expect("no other");
+        assert!(arrays.add(block(1), 1, None).is_err());
+        arrays.add(block(2), 0, None).expect("no slots");
+        arrays
+            .add(block(2), 1, None)
+            .expect("the other has no slots");
+        let all = arrays.list.len();
+        for index in [1, 2] {
+            let generation = 1;
+            arrays.forget(MovableId { index, generation });
+        }
+        assert_eq!(arrays.list.len(), all - 3);
+        arrays.add(block(1), 4, None).expect("the other is gone");
     }
 }
