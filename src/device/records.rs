@@ -271,6 +271,20 @@ impl Held {
         });
         Self(held.collect())
     }
+
+    /// Takes over what `other` holds and this does not.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn join(&mut self, mut other: Self) {
+        for (graph, timeline) in std::mem::take(&mut other.0) {
+            let known = |(one, on): &(Arc<GraphRecord>, Arc<Timeline>)| {
+                Arc::ptr_eq(one, &graph) && on.uid == timeline.uid
+            };
+            match self.0.iter().any(known) {
+                true => graph.let_go(&timeline),
+                false => self.0.push((graph, timeline)),
+            }
+        }
+    }
 }
 
 impl Drop for Held {

@@ -6,12 +6,19 @@
 //! conflicts with it (a common byte, and one of the two writes), the launch has been queued. Only then does
 //! the use enter the buffer's log, as ordered up to everything queued on its stream by that time. That may be
 //! more than the launch itself, and is never less.
+//!
+//! A stream's uses that are neither met nor the same may be very many, as reads of ever other parts. Beyond
+//! [`MANY`] they are one, of all bytes from the first to the last. What meets that does not show of each of
+//! them that it is queued: so it enters the log, and stays.
 
 use std::sync::Arc;
 
 use crate::device::{Held, Place, StreamCore, lock, note_behind, wait_before};
 use crate::error::Result;
 use crate::sync::Mutex;
+
+/// Uses of a stream that are kept apart, of each kind.
+const MANY: usize = 16;
 
 /// Uses that have begun and are not yet in the buffer's log.
 #[derive(Default)]
@@ -24,7 +31,9 @@ struct Begun {
     captures: u64,
     stream: Arc<StreamCore>,
     span: Span,
-    _held: Held,
+    /// Several uses, with what lies between them.
+    merged: bool,
+    held: Held,
 }
 
 /// A range of bytes of the buffer.
@@ -40,6 +49,10 @@ impl Span {
         let (from, to) = (self.from.max(other.from), self.to.min(other.to));
         (self.writes || other.writes) && from < to
     }
+
+    fn covers(self, other: Self) -> bool {
+        self.from <= other.from && other.to <= self.to
+    }
 }
 
 impl Pending {
@@ -53,7 +66,7 @@ impl Pending {
                 let used = place.offset(from).used(to - from, writes);
                 note_behind(&begun.stream, used, false, begun.captures);
             }
-            !meets
+            !meets || begun.merged && !span.covers(begun.span)
         });
     }
 
@@ -73,17 +86,49 @@ impl Pending {
         self.settle(place, span);
         let Span { from, to, writes } = span;
         let held = wait_before(stream, place.offset(from).used(to - from, writes))?;
-        let mut begun = lock(&self.begun);
-        let known = |other: &Begun| Arc::ptr_eq(&other.stream, stream) && other.span == span;
-        if from < to && !begun.iter().any(known) {
-            begun.push(Begun {
-                stream: Arc::clone(stream),
-                span,
-                captures,
-                _held: held,
-            });
+        if from < to {
+            let stream = Arc::clone(stream);
+            add(
+                &mut lock(&self.begun),
+                Begun {
+                    captures,
+                    stream,
+                    span,
+                    merged: false,
+                    held,
+                },
+            );
         }
         Ok(())
+    }
+}
+
+/// Adds a use, to another one if it is the same or there are [`MANY`].
+fn add(begun: &mut Vec<Begun>, new: Begun) {
+    let alike = |other: &&mut Begun| {
+        Arc::ptr_eq(&other.stream, &new.stream) && other.span.writes == new.span.writes
+    };
+    if let Some(known) = begun
+        .iter_mut()
+        .filter(alike)
+        .find(|other| other.span == new.span)
+    {
+        return known.held.join(new.held);
+    }
+    let count = begun.iter_mut().filter(alike).count();
+    let first = begun
+        .iter_mut()
+        .filter(alike)
+        .min_by_key(|other| !other.merged);
+    match first.filter(|_| count >= MANY) {
+        Some(other) => {
+            other.merged = true;
+            other.captures = other.captures.min(new.captures);
+            other.span.from = other.span.from.min(new.span.from);
+            other.span.to = other.span.to.max(new.span.to);
+            other.held.join(new.held);
+        }
+        None => begun.push(new),
     }
 }
 
@@ -212,6 +257,39 @@ mod tests {
         world
             .pending
             .settle(world.buffer.place(), bytes(0, 1, true));
+        assert_eq!(count(&world), 0);
+    }
+
+    #[test]
+    fn reads_that_nothing_meets_are_few_however_many_parts_are_read() {
+        let world = world();
+        for round in 0..3 {
+            for at in 0..LEN as u64 {
+                world.begin(bytes(at, at + 1 + round, false));
+            }
+        }
+        let count = lock(&world.pending.begun).len();
+        assert!(count <= 64, "{count} uses are kept");
+    }
+
+    #[test]
+    fn what_is_kept_as_one_stays_until_all_of_it_is_met() {
+        let world = world();
+        let count = |world: &World| lock(&world.pending.begun).len();
+        let settle = |from, to| {
+            let met = bytes(from, to, true);
+            world.pending.settle(world.buffer.place(), met);
+        };
+        for at in 0..=MANY as u64 {
+            world.begin(bytes(10 * at, 10 * at + 1, false));
+        }
+        // The first is one with the last, up to byte 161.
+        let all = count(&world);
+        settle(0, 100);
+        assert_eq!(count(&world), all - 9, "those apart are met");
+        settle(1, 160);
+        assert_eq!(count(&world), 1, "the first and the last may not be queued");
+        settle(0, 161);
         assert_eq!(count(&world), 0);
     }
 
