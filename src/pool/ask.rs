@@ -69,6 +69,14 @@ impl Core {
         waits.unwrap_or_default()
     }
 
+    pub(super) fn wait_for(
+        &mut self,
+        slot: StreamIndex,
+        epochs: impl IntoIterator<Item = Epoch>,
+    ) -> Result<()> {
+        put(&self.waits_for(slot, epochs), &mut self.steps.waits)
+    }
+
     /// What `slot`'s stream has to wait for before the block `id` has the `bytes` behind it.
     pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
         let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);

@@ -256,19 +256,6 @@ impl Core {
         }
     }
 
-    pub(super) fn wait_for(&mut self, slot: StreamIndex, epoch: Epoch) -> Result<()> {
-        if epoch.is_own(slot) {
-            return Ok(());
-        }
-        let [mine, theirs] = [slot, epoch.stream].map(|slot| &self.streams[slot as usize]);
-        if let (Some(mine), Some(theirs)) = (mine, theirs)
-            && mine.timeline.wait_for(&theirs.timeline, epoch.tick)?
-        {
-            self.steps.waits += 1;
-        }
-        Ok(())
-    }
-
     /// Takes `bytes` from the front of the hole `id`.
     #[inline(always)]
     pub(super) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Grant {

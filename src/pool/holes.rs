@@ -3,7 +3,6 @@
 use super::core::Core;
 use super::stats::Told;
 use super::tuning::{ALL_STREAMS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART};
-use crate::error::Result;
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
@@ -107,18 +106,12 @@ impl Core {
         Some((id, epoch))
     }
 
-    /// Takes that hole, behind a wait for it. What is left of it keeps its history.
-    pub(super) fn take_behind_a_wait(
-        &mut self,
-        slot: StreamIndex,
-        bytes: u64,
-        (id, epoch): (Id, Epoch),
-    ) -> Result<Grant> {
-        self.wait_for(slot, epoch)?;
+    /// Takes that hole, which the stream has waited for. What is left of it keeps its history.
+    pub(super) fn take_waited(&mut self, slot: StreamIndex, bytes: u64, id: Id) -> Grant {
         self.count(Told::StreamWait(bytes));
         let grant = self.take(id, bytes, slot);
         self.merge_behind(id);
-        Ok(grant)
+        grant
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod steps;
 
+use super::ask::{self, Questions};
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
@@ -147,18 +148,14 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes is ready
-    /// then, unless others were faster.
-    fn wait_first(&mut self, core: &Core, epochs: Vec<Epoch>) -> Option<Turn> {
-        let waits = core.waits_for(self.stream(), epochs);
-        let goes = !waits.is_empty() && self.may_wait();
-        goes.then(|| Turn::Work(Box::new(waits.into()), Then::Again))
-    }
-
-    fn may_wait(&mut self) -> bool {
-        let may = self.waits_left > 0;
-        self.waits_left -= u32::from(may);
-        may
+    /// Has `waits` be made without the lock, and the step be taken again: what it takes is ready then, unless
+    /// others were faster. Where they were each time, makes the waits here, under the lock.
+    fn wait(&mut self, core: &mut Core, waits: Questions) -> Result<Option<Turn>> {
+        if waits.is_empty() || self.waits_left == 0 {
+            return ask::put(&waits, &mut core.steps.waits).map(|()| None);
+        }
+        self.waits_left -= 1;
+        Ok(Some(Turn::Work(Box::new(waits.into()), Then::Again)))
     }
 
     fn has_waited(&self) -> bool {

@@ -45,8 +45,7 @@ impl Core {
     }
 
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
-        let mut epochs = self.last_epochs().into_iter();
-        epochs.try_for_each(|it| self.wait_for(slot, it))
+        self.wait_for(slot, self.last_epochs())
     }
 
     /// Books moves, ascending by where they go, that are queued before `epoch`, on a stream that runs behind every

@@ -85,11 +85,10 @@ fn take_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Option<Turn>> {
     let Some(waits) = lane.wait_for_batch(bytes) else {
         return Ok(None);
     };
-    if climb.may_wait() {
-        return Ok(Some(Turn::Work(Box::new(waits.into()), Then::Again)));
+    match climb.wait(core, waits)? {
+        None => Ok((lane.take_over(bytes, false, true, core)).map(Turn::Served)),
+        turn => Ok(turn),
     }
-    ask::put(&waits, &mut core.steps.waits)?;
-    Ok((lane.take_over(bytes, false, true, core)).map(Turn::Served))
 }
 
 /// For a large request: what neighbouring holes of all streams make together, behind a wait for them.
@@ -100,8 +99,11 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return NEXT;
     }
     let lacking = core.unify(climb.stream());
-    if let Some(turn) = climb.wait_first(core, lacking) {
-        return Ok(turn);
+    if climb.waits_left > 0 {
+        let waits = core.waits_for(climb.stream(), lacking);
+        if let Some(turn) = climb.wait(core, waits)? {
+            return Ok(turn);
+        }
     }
     let grant = core.take_merged(climb.stream(), climb.size);
     next_or(climb.cut(core, grant))
@@ -117,24 +119,25 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 
 fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
-    if is_slot(climb.bytes)
-        && let Some(found) = core.look_for_slot(stream, climb.bytes, true)
-    {
-        if let Some(turn) = climb.wait_first(core, vec![found.2]) {
-            return Ok(turn);
-        }
-        core.wait_for(stream, found.2)?;
-        let grant = core.take_slot(stream, climb.bytes, found, true);
-        return Ok(Turn::Served(grant));
-    }
-    let Some((hole, epoch)) = core.smallest_hole(climb.size) else {
+    let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
+    let (slot, hole) = (slot.flatten(), core.smallest_hole(climb.size));
+    let Some(epoch) = slot.map_or(hole.map(|it| it.1), |it| Some(it.2)) else {
         return NEXT;
     };
-    if let Some(turn) = climb.wait_first(core, vec![epoch]) {
+    let waits = core.waits_for(stream, [epoch]);
+    if let Some(turn) = climb.wait(core, waits)? {
         return Ok(turn);
     }
-    let grant = core.take_behind_a_wait(stream, climb.size, (hole, epoch))?;
-    next_or(climb.cut(core, Some(grant)))
+    if let Some(found) = slot {
+        return Ok(Turn::Served(core.take_slot(
+            stream,
+            climb.bytes,
+            found,
+            true,
+        )));
+    }
+    let grant = hole.map(|(id, _)| core.take_waited(stream, climb.size, id));
+    next_or(climb.cut(core, grant))
 }
 
 /// The driver is asked which old mappings may go.
@@ -186,13 +189,12 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     let mut lacking = core.release_mixed(stream);
     lacking.append(&mut core.unify(stream));
-    if let Some(turn) = climb.wait_first(core, lacking.clone()) {
+    let waits = core.waits_for(stream, lacking);
+    let waited = !waits.is_empty();
+    if let Some(turn) = climb.wait(core, waits)? {
         return Ok(turn);
     }
-    // Others were faster each time: under the lock nobody is.
-    if !lacking.is_empty() {
-        let waits = core.waits_for(stream, lacking);
-        ask::put(&waits, &mut core.steps.waits)?;
+    if waited {
         core.release_mixed(stream);
         core.unify(stream);
     }
