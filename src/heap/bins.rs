@@ -184,43 +184,32 @@ impl Bins {
         last.max(self.others.last().map_or(0, |other| other.0))
     }
 
-    pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
-        let hole = place(table, id);
-        let head = self.heads[bin_of(hole.0)];
-        listed(table, head).any(|other| other == id) || self.others.contains(&hole)
-    }
-
-    /// Bytes and number of the holes filed here, if bins, lists and bits agree.
-    pub(crate) fn check(&self, table: &[Extent]) -> Result<(u64, u64), String> {
+    /// The holes filed here, if bins, lists and bits agree.
+    pub(crate) fn check(&self, table: &[Extent]) -> Result<Vec<Id>, String> {
         self.filled.check()?;
-        let (mut bytes, mut holes) = (0, 0);
+        let mut filed = Vec::new();
         for at in (0..MOST).filter(|&at| self.filled.next(at) == Some(at)) {
             let (mut newer, mut id) = (NIL, self.heads[at]);
             ensure(id != NIL, || format!("bin {at} has a bit and no hole"))?;
             while id != NIL {
                 let extent = table.get(id as usize);
+                let follows = |it: &&Extent| it.newer == newer && (newer == NIL || at < OWN);
                 let fits = |it: &&Extent| bin_of(it.bytes) == at && it.state == State::Free;
-                let Some(extent) = extent.filter(fits) else {
-                    return Err(format!("bin {at} has {id}, {extent:?}"));
+                let Some(extent) = extent.filter(fits).filter(follows) else {
+                    return Err(format!("bin {at} has {id}, {extent:?}, behind {newer}"));
                 };
-                let follows = extent.newer == newer && (newer == NIL || at < OWN);
-                ensure(follows, || {
-                    format!("{id}, {extent:?}, does not follow {newer} in its bin")
-                })?;
-                (bytes, holes) = (bytes + extent.bytes, holes + 1);
+                filed.push(id);
                 (newer, id) = (id, extent.older);
             }
         }
         for &other in &self.others {
             let extent = table.get(other.2 as usize);
             let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
-            ensure(
-                extent.filter(fits).is_some() && place(table, other.2) == other,
-                || format!("{other:?} is said of {extent:?}"),
-            )?;
-            (bytes, holes) = (bytes + other.0, holes + 1);
+            let is_its = extent.filter(fits).is_some() && place(table, other.2) == other;
+            ensure(is_its, || format!("{other:?} is said of {extent:?}"))?;
+            filed.push(other.2);
         }
-        Ok((bytes, holes))
+        Ok(filed)
     }
 }
 

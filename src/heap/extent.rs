@@ -74,8 +74,3 @@ impl Extent {
         Epoch::new(self.slot, self.tick)
     }
 }
-
-/// `bytes` of a hole that holds small blocks only, else 0.
-pub(super) fn small_bytes(bytes: u64) -> u64 {
-    if bytes > SMALL_BYTES { 0 } else { bytes }
-}

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 
 use super::bins::{Bins, UNIT};
 use super::epoch::{Epoch, FRESH, StreamIndex};
-use super::extent::{Extent, Id, NONE, State, small_bytes};
+use super::extent::{Extent, Id, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
 pub(crate) struct Extents {
@@ -47,8 +47,6 @@ pub(crate) struct Extents {
     first: Id,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
-    /// Bytes in holes that hold small blocks only.
-    small_holes: u64,
     /// Holes filed and taken out so far.
     changes: u64,
     taken: u64,
@@ -71,7 +69,6 @@ impl Extents {
             gaps: BTreeMap::from([(0, 1)]),
             first: 1,
             hole_sums: (0, 0),
-            small_holes: 0,
             changes: 0,
             taken: 0,
         }
@@ -137,9 +134,11 @@ impl Extents {
         self.hole_sums.0
     }
 
-    /// Bytes in holes of up to [`SMALL_BYTES`](super::extent::SMALL_BYTES).
-    pub(crate) fn small_hole_bytes(&self) -> u64 {
-        self.small_holes
+    /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones, which are few.
+    pub(crate) fn hole_bytes_by_class(&self) -> [u64; 2] {
+        let large = (0..self.slots()).flat_map(|slot| self.holes_of(slot, SMALL_BYTES + UNIT));
+        let large = large.map(|id| self.get(id).bytes).sum();
+        [self.hole_bytes() - large, large]
     }
 
     pub(crate) fn largest_hole(&self) -> u64 {
@@ -199,7 +198,6 @@ impl Extents {
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
-        self.small_holes += small_bytes(bytes);
         self.indexes[slot as usize].insert(&mut self.table, id, bytes);
     }
 
@@ -209,7 +207,6 @@ impl Extents {
         self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
-        self.small_holes -= small_bytes(bytes);
         self.indexes[slot as usize].remove(&mut self.table, id);
     }
 

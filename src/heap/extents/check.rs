@@ -1,8 +1,8 @@
 //! Whether the table of extents and the indexes over it are whole.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use super::{Extents, Id, NONE, State, small_bytes};
+use super::{Extents, Id, NONE, State};
 use crate::heap::bins::UNIT;
 use crate::heap::ensure;
 use crate::heap::extent::NIL;
@@ -28,11 +28,8 @@ impl Extents {
 
     /// Whether extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
-        let mut at = 0;
-        let mut prev = NONE;
-        let mut taken = 0;
-        let mut small = 0;
-        let mut holes = vec![(0u64, 0u64); self.indexes.len()];
+        let (mut at, mut prev, mut taken) = (0, NONE, 0);
+        let (mut holes, mut gaps) = (Vec::new(), BTreeMap::new());
         for (id, extent) in self.iter() {
             let follows = extent.start == at && extent.bytes != 0 && extent.prev == prev;
             ensure(follows, || {
@@ -49,40 +46,26 @@ impl Extents {
             })?;
             match extent.state {
                 State::Allocated => taken += extent.bytes,
-                State::Free => {
-                    small += small_bytes(extent.bytes);
-                    let sum = &mut holes[extent.slot as usize];
-                    *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    let filed = self.indexes[extent.slot as usize].holds(&self.table, id);
-                    ensure(filed, || format!("hole {id} {extent:?} is not filed"))?;
-                }
-                State::Unmapped => {
-                    let filed = self.gaps.get(&extent.start) == Some(&id);
-                    ensure(filed, || format!("gap {id} {extent:?} is not filed"))?;
-                }
+                State::Free => holes.push((extent.slot, id)),
+                State::Unmapped => _ = gaps.insert(extent.start, id),
                 _ => {}
             }
-            at = extent.end();
-            prev = id;
+            (at, prev) = (extent.end(), id);
         }
         self.check_records()?;
-        let counted = self.taken;
-        ensure(taken == counted, || {
-            format!("blocks sum to {taken}, counted {counted}")
-        })?;
-        let all = holes
-            .iter()
-            .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
-        let counted = ((self.hole_sums.1, self.hole_sums.0), self.small_holes);
-        ensure((all, small) == counted, || {
-            format!("holes sum to {all:?} and {small} small, counted {counted:?}")
-        })?;
-        for (slot, sum) in holes.iter().enumerate() {
-            let filed = self.indexes[slot].check(&self.table)?;
-            ensure(*sum == filed, || {
-                format!("holes of slot {slot} sum to {sum:?}, filed {filed:?}")
-            })?;
+        let mut filed = Vec::new();
+        for (slot, index) in (0..).zip(&self.indexes) {
+            let ids = index.check(&self.table)?.into_iter();
+            filed.extend(ids.map(|id| (slot, id)));
         }
-        Ok(())
+        holes.sort_unstable();
+        filed.sort_unstable();
+        let bytes = holes.iter().map(|&(_, id)| self.get(id).bytes).sum();
+        let found = (holes, gaps, taken, bytes);
+        let booked = (filed, self.gaps.clone(), self.taken, self.hole_bytes());
+        ensure(
+            found == booked && self.holes() == found.0.len() as u64,
+            || format!("holes, gaps, bytes taken and in holes: {found:?}, booked {booked:?}"),
+        )
     }
 }

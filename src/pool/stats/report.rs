@@ -217,7 +217,7 @@ impl Shared {
 impl Core {
     /// Brings the gauges up to date that are taken when somebody asks.
     fn sample(&mut self) {
-        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
+        let small_free = self.extents.hole_bytes_by_class()[0] + self.slabs.free_bytes();
         let small = self.active.bytes()[0] + small_free;
         // Blocks of a pool that sleeps have no memory.
         let small = small.min(self.reserved());
@@ -227,9 +227,8 @@ impl Core {
 
     /// Free bytes in handles that also hold blocks: in small holes and slots, in large holes.
     fn split_bytes(&self) -> [u64; 2] {
-        let small = self.extents.small_hole_bytes();
-        let large = self.extents.hole_bytes() - small;
-        let mut split = [small + self.slabs.free_bytes(), large];
+        let mut split = self.extents.hole_bytes_by_class();
+        split[0] += self.slabs.free_bytes();
         for id in self.large_holes() {
             let hole = self.extents.get(id);
             split[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());

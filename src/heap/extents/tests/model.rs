@@ -379,7 +379,7 @@ impl Both {
         assert_eq!(self.table.hole_bytes(), sum(&mut holes.iter()));
         let small = |part: &&Part| part.bytes <= 1 << 20;
         assert_eq!(
-            self.table.small_hole_bytes(),
+            self.table.hole_bytes_by_class()[0],
             sum(&mut holes.iter().filter(small))
         );
         let largest = holes.iter().map(|part| part.bytes).max().unwrap_or(0);

@@ -271,10 +271,6 @@ fn sums_that_are_not_those_of_the_extents_are_found() {
             change(|m| m.table.hole_sums.1 += UNIT),
         ),
         (
-            "bytes in small holes".into(),
-            change(|m| m.table.small_holes += UNIT),
-        ),
-        (
             "a gap of another".into(),
             change(|m| {
                 let start = m.table.get(m.gap).start;
