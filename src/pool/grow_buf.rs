@@ -198,7 +198,7 @@ impl<T> Drop for GrowBuf<T> {
             pages.leave(marks);
             shared.settle_pages(&pages, false);
         };
-        beside(move || keep_for(graphs, bytes, leave));
+        beside(move || keep_for(graphs, bytes, None, Box::new(leave)));
     }
 }
 

@@ -150,32 +150,19 @@ impl Kept for Arc<Lane> {
     }
 }
 
-type LetGo = dyn FnOnce(Option<&Stream>) + Send;
+type LetGo = Box<dyn FnOnce(Option<&Stream>) + Send>;
 
 /// Memory that only captured work uses, and what lets it go, behind the work of a gate.
 struct KeptMemory {
     /// The captures whose work uses it, but for the one that keeps it now.
     others: Vec<Arc<Recorder>>,
     bytes: u64,
-    let_go: Box<LetGo>,
-}
-
-impl KeptMemory {
-    fn keep(mut self: Box<Self>, gate: Option<&Stream>) {
-        let Some(other) = self.others.pop() else {
-            return (self.let_go)(gate);
-        };
-        if let Some(gate) = gate {
-            let timeline = &gate.core().timeline;
-            other.outlast(timeline, timeline.open_tick());
-        }
-        other.keep(self);
-    }
+    let_go: LetGo,
 }
 
 impl Kept for KeptMemory {
     fn release(self: Box<Self>, gate: &Stream) {
-        self.keep(Some(gate));
+        keep_for(self.others, self.bytes, Some(gate), self.let_go);
     }
 
     fn bytes(&self) -> u64 {
@@ -183,18 +170,26 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Lets memory go once the graphs of all `others` are gone, behind the work of the last one's gate.
+/// Lets memory go once the graphs of all `others` are gone, behind the work of the last one's gate; of the one that is
+/// gone, if any, that is `gate`.
 pub(super) fn keep_for(
-    others: Vec<Arc<Recorder>>,
+    mut others: Vec<Arc<Recorder>>,
     bytes: u64,
-    let_go: impl FnOnce(Option<&Stream>) + Send + 'static,
+    gate: Option<&Stream>,
+    let_go: LetGo,
 ) {
-    let kept = KeptMemory {
+    let Some(other) = others.pop() else {
+        return let_go(gate);
+    };
+    if let Some(gate) = gate {
+        let timeline = &gate.core().timeline;
+        other.outlast(timeline, timeline.open_tick());
+    }
+    other.keep(Box::new(KeptMemory {
         others,
         bytes,
-        let_go: Box::new(let_go),
-    };
-    Box::new(kept).keep(None);
+        let_go,
+    }));
 }
 
 /// Frees `block` on the stream of `timeline` once the graphs of all `recorders` are gone, and what that stream and
@@ -208,10 +203,10 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: 
             last.outlast(stream, stream.open_tick());
         }
     }
-    keep_for(recorders, block.capacity(), move |gate| {
-        // A wait that the driver refuses is made by the host; nothing more can be done here.
-        let _ = gate.map(|gate| block.free_on(gate));
-    });
+    let bytes = block.capacity();
+    // A wait that the driver refuses is made by the host; nothing more can be done here.
+    let free = move |gate: Option<&Stream>| _ = gate.map(|gate| block.free_on(gate));
+    keep_for(recorders, bytes, None, Box::new(free));
 }
 
 impl Lane {
