@@ -298,20 +298,15 @@ impl Lane {
         true
     }
 
-    /// As [`Lane::shrink`], of a block of private memory.
-    pub(super) fn shrink_private(
-        &self,
-        private: &Private,
-        addr: Addr,
-        before: Blocks,
-        after: Blocks,
-    ) {
+    /// As [`Block::shrink`], of a block of private memory.
+    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, sizes: [Blocks; 2]) {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| private.is_of(&capture));
         let mut parts = lock(&private.parts);
-        self.count(|counters, away| counters.resize(before, after, away));
+        self.count(|counters, away| counters.resize(sizes, away));
         if again {
-            parts.file(addr + after.bytes(), before.bytes() - after.bytes());
+            let [before, after] = sizes.map(Blocks::bytes);
+            parts.file(addr + after, before - after);
         }
     }
 }

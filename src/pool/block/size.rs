@@ -4,6 +4,7 @@ use super::{Block, Event};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
+use crate::pool::ask;
 use crate::pool::cache::stream_cache::rounded;
 use crate::pool::stats::counters::Sums;
 use crate::pool::structure::IdAndSlack;
@@ -38,8 +39,15 @@ impl Block {
         if capacity < before && !is_slot(before) {
             self.wait_for_tail_uses()?;
             self.tell(Event::Resize(before, capacity, bytes));
-            let (before, after) = (self.size(), Sums::block(capacity, bytes));
-            self.lane().shrink(self, before, after);
+            let (sizes, lane) = ([self.size(), Sums::block(capacity, bytes)], self.lane());
+            if let Some(private) = &lane.private {
+                lane.shrink_private(private, self.addr, sizes);
+            } else {
+                let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
+                let mut core = lane.shared.core.lock();
+                lane.count(|counters, away| counters.resize(sizes, away));
+                core.shrink(self.id(), before - capacity, lane.slot, tick);
+            }
             self.resized(capacity, bytes);
         }
         Ok(())
@@ -68,17 +76,26 @@ impl Block {
 
     /// Lets the block have at least `bytes`, not less than it has, where it is; false, with nothing done,
     /// where the memory behind it is not free. What is added is ready behind what the block's own stream
-    /// was given so far.
+    /// was given so far: not under capture, where that is work that only launches of its graph run.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {
             return Ok(false);
         }
         let capacity = rounded(bytes)?.max(before);
-        let lane = self.lane();
-        if !lane.grow(self.id(), self.size(), Sums::block(capacity, bytes))? {
+        let (id, lane, more) = (self.id(), self.lane(), capacity - before);
+        // Private memory is no extent.
+        let may_grow = more > 0 && !self.is_private() && !lane.timeline.is_captured();
+        if may_grow {
+            (lane.shared).work(|core| ask::some(core.waits_to_grow(id, more, lane.slot)))?;
+        }
+        let mut core = lane.shared.core.lock();
+        if more > 0 && !(may_grow && core.grow(id, more, lane.slot)) {
             return Ok(false);
         }
+        let sizes = [self.size(), Sums::block(capacity, bytes)];
+        lane.count(|counters, away| counters.resize(sizes, away));
+        drop(core);
         self.resized(capacity, bytes);
         self.tell(Event::Resize(before, capacity, bytes));
         Ok(true)

@@ -17,12 +17,10 @@ use super::lifetime::Counted;
 use crate::device::{Addr, StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
-use crate::heap::{Grant, Id, StreamIndex, UNIT};
-use crate::pool::ask;
+use crate::heap::{Grant, StreamIndex, UNIT};
 use crate::pool::core::{Core, CoreGuard, SlotHold};
-use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
+use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
-use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Misses of one size in a row after which its blocks are kept together.
@@ -288,35 +286,6 @@ impl Lane {
         let bytes = bytes.next_multiple_of(UNIT);
         let grant = self.shared.acquire(self, bytes, requested)?;
         Ok(counted.granted(grant, bytes, requested))
-    }
-
-    /// Frees the last bytes of the `block`, from the size `before` down to `after`, in stream order.
-    pub(crate) fn shrink(&self, block: &Block, before: Blocks, after: Blocks) {
-        if let Some(private) = &self.private {
-            return self.shrink_private(private, block.addr(), before, after);
-        }
-        let id = block.id();
-        let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-        let mut core = self.shared.core.lock();
-        self.count(|counters, away| counters.resize(before, after, away));
-        core.shrink(id, before.bytes() - after.bytes(), self.slot, tick);
-    }
-
-    /// Lets the block `id`, of the size `before`, have the size `after`, if the memory behind it is free. Not
-    /// under capture: what is added would be ready behind work that only launches of its graph run.
-    pub(crate) fn grow(&self, id: Id, before: Blocks, after: Blocks) -> Result<bool> {
-        let more = after.bytes() - before.bytes();
-        // Private memory is no extent.
-        let may_grow = more > 0 && self.private.is_none() && !self.timeline.is_captured();
-        if may_grow {
-            (self.shared).work(|core| ask::some(core.waits_to_grow(id, more, self.slot)))?;
-        }
-        let mut core = self.shared.core.lock();
-        let grown = more == 0 || may_grow && core.grow(id, more, self.slot);
-        if grown {
-            self.count(|counters, away| counters.resize(before, after, away));
-        }
-        Ok(grown)
     }
 
     /// A block of `bytes` from a hole that is ready: the ladder's first step.

@@ -221,9 +221,9 @@ impl Counters {
         (self.totals).free(class(bytes), Sums::block(bytes, requested));
     }
 
-    /// Counts a live block of the size `before` as one of the size `after`.
-    pub(crate) fn resize(&mut self, before: Blocks, after: Blocks, elsewhere: &Elsewhere) {
-        (self.totals).resize([before, after].map(|it| (class(it.bytes()), it)));
+    /// Counts a live block of the first size as one of the second.
+    pub(crate) fn resize(&mut self, sizes: [Blocks; 2], elsewhere: &Elsewhere) {
+        (self.totals).resize(sizes.map(|it| (class(it.bytes()), it)));
         self.look_again(elsewhere);
     }
 
