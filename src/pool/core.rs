@@ -213,19 +213,20 @@ impl Core {
             timeline: Arc::clone(timeline),
             hold: Arc::downgrade(&hold),
         };
-        for slot in 1..self.extents.slots() {
+        let is_free = |&slot: &StreamIndex| {
             let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
             // What jobs hold waits for work of some stream.
             let no_hole = self.extents.has_none(slot) && self.slabs.has_none(slot);
             let idle = self.under_way.jobs == 0 && no_hole && retiring.all(|of| of != slot);
             let left = self.streams[slot as usize].as_ref();
-            if idle && left.is_none_or(|it| it.hold.strong_count() == 0) {
-                self.streams[slot as usize] = Some(state);
-                return (slot, hold);
-            }
-        }
-        let slot = self.extents.add_slot();
-        self.streams.push(Some(state));
+            idle && left.is_none_or(|it| it.hold.strong_count() == 0)
+        };
+        let free = (1..self.extents.slots()).find(is_free);
+        let slot = free.unwrap_or_else(|| {
+            self.streams.push(None);
+            self.extents.add_slot()
+        });
+        self.streams[slot as usize] = Some(state);
         (slot, hold)
     }
 

@@ -113,7 +113,17 @@ impl Core {
         let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_to());
         let to_create = placement.to_map - total(idle);
-        let mut moving = self.hold_idle(idle, from, stream);
+        let (mut moving, mut place) = (Vec::new(), from);
+        for (held, at) in self.hold_frames(idle, stream) {
+            let (to, stands) = (place, false);
+            place += at.frame.bytes;
+            moving.push(Moving {
+                held,
+                at,
+                to,
+                stands,
+            });
+        }
         let clear = self.clear(from, to, &mut moving);
         // A kept mapping lies in one gap, but may reach beyond what is to be mapped.
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
@@ -145,21 +155,6 @@ impl Core {
             moved: 0,
             made: Vec::new(),
         })
-    }
-
-    /// Holds idle handles, to be mapped one behind the other from `to` on.
-    fn hold_idle(&mut self, idle: &[IdleFrame], mut to: u64, stream: StreamIndex) -> Vec<Moving> {
-        let held = self.hold_frames(idle, stream).into_iter();
-        let each = held.map(|(held, at)| {
-            to += at.frame.bytes;
-            Moving {
-                held,
-                at,
-                to: to - at.frame.bytes,
-                stands: false,
-            }
-        });
-        each.collect()
     }
 
     /// Keeps the mappings in [`from`, `to`) no more; gives them, the highest first, but for those of handles that
