@@ -7,7 +7,7 @@
 #
 # First loom: the lock-free parts under every interleaving and every order that the memory model allows.
 # They are a stream's ticks (src/device/ticks.rs), a lane's latch (src/sync/latch.rs), and its count of
-# outstanding blocks with what is counted of them (src/pool/cache/outstanding.rs).
+# outstanding blocks with what is counted of them (src/pool/cache/lifetime.rs).
 # Then shuttle: the pool's protocol, which is under locks, under drawn schedules
 # (tests/schedules.rs). A failing schedule is printed and can be replayed.
 set -euo pipefail

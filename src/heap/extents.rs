@@ -24,8 +24,6 @@
 //! No call allocates except to extend the table or the list of its unused records.
 
 mod check;
-mod mapped;
-mod merge;
 #[cfg(test)]
 mod tests;
 
@@ -325,5 +323,143 @@ impl Extents {
         }
         self.file(at);
         at
+    }
+
+    /// Merges the hole `id` with its upper neighbours as far as they are holes of one slot, or `covered` accepts
+    /// both: done, so that either history may stand for both.
+    pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
+        loop {
+            let extent = *self.get(id);
+            if extent.next == NONE || extent.state != State::Free {
+                return;
+            }
+            let next = *self.get(extent.next);
+            let same = next.slot == extent.slot;
+            let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
+            if next.state != State::Free || !(same || both) {
+                return;
+            }
+            let theirs = next.tick * u64::from(same && !seeded!("join-forgets-a-history"));
+            self.merge_as(id, Epoch::new(extent.slot, extent.tick.max(theirs)));
+        }
+    }
+
+    /// Merges the hole `id` with its upper neighbour, a hole too, under a history later than both.
+    pub(crate) fn merge_as(&mut self, id: Id, epoch: Epoch) {
+        let next = self.get(id).next;
+        self.unfile(id);
+        self.unfile(next);
+        self.join(id);
+        let extent = self.get_mut(id);
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+        self.file(id);
+    }
+
+    /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
+    fn split_hole(&mut self, id: Id, at: u64) -> Id {
+        self.unfile(id);
+        let upper = self.cut(id, at);
+        self.file(id);
+        self.file(upper);
+        upper
+    }
+
+    /// Turns [`start`, `start + bytes`), which lies in consecutive holes from `id` on, into one block of `slot`,
+    /// whose stream runs behind them all; gives it. What is left over on either side stays a hole.
+    pub(crate) fn take_window(
+        &mut self,
+        mut id: Id,
+        start: u64,
+        bytes: u64,
+        slot: StreamIndex,
+    ) -> Id {
+        let end = start + bytes;
+        if self.get(id).start < start {
+            id = self.split_hole(id, start);
+        }
+        self.unfile(id);
+        while self.get(id).end() < end {
+            let next = self.get(id).next;
+            if self.get(next).end() > end {
+                self.split_hole(next, end);
+            }
+            self.unfile(next);
+            self.join(id);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            self.file(rest);
+        }
+        self.mark_taken(id, slot);
+        id
+    }
+
+    /// Cuts the part [`start`, `end`) out of the gap `id`; gives it, which is filed nowhere.
+    fn cut_gap(&mut self, mut id: Id, start: u64, end: u64) -> Id {
+        if self.get(id).start < start {
+            id = self.cut(id, start);
+        } else {
+            self.gaps.remove(&start);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            if !seeded!("gap-behind-a-mapping-lost") {
+                self.gaps.insert(end, rest);
+            }
+        }
+        id
+    }
+
+    /// Reserves that part for who maps it; gives it. [`Extents::retired`] makes it a gap again.
+    pub(crate) fn reserve(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let id = self.cut_gap(id, start, end);
+        self.get_mut(id).state = State::Reserved;
+        id
+    }
+
+    /// Turns that part into a hole with a history; gives it.
+    pub(crate) fn map_gap(&mut self, id: Id, start: u64, end: u64, epoch: Epoch) -> Id {
+        let id = self.cut_gap(id, start, end);
+        let extent = self.get_mut(id);
+        extent.state = State::Free;
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+        self.file(id);
+        id
+    }
+
+    /// Turns [`start`, `end`) of the hole `id` into a retiring extent with the hole's history; gives it.
+    pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let epoch = self.get(id).epoch();
+        let id = self.take_window(id, start, end - start, epoch.stream);
+        self.vacate(id, epoch);
+        id
+    }
+
+    /// Turns the block `id`, whose memory is mapped elsewhere, into a stale extent with a history.
+    pub(crate) fn vacate(&mut self, id: Id, epoch: Epoch) {
+        let extent = self.get_mut(id);
+        extent.state = State::Stale;
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+        self.taken -= self.get(id).bytes;
+        self.changes += 1;
+    }
+
+    /// Turns a retiring or a reserved extent into a gap and merges it with neighbouring gaps; gives the gap.
+    pub(crate) fn retired(&mut self, id: Id) -> Id {
+        let Extent { prev, next, .. } = *self.get(id);
+        let extent = self.get_mut(id);
+        extent.state = State::Unmapped;
+        (extent.slot, extent.tick) = (FRESH, 0);
+        if next != NONE && self.get(next).state == State::Unmapped {
+            let start = self.get(next).start;
+            self.gaps.remove(&start);
+            self.join(id);
+        }
+        if prev != NONE && self.get(prev).state == State::Unmapped {
+            self.join(prev);
+            return prev;
+        }
+        self.gaps.insert(self.get(id).start, id);
+        id
     }
 }

@@ -31,7 +31,6 @@ mod ask;
 mod block;
 mod buf;
 mod cache;
-mod check;
 mod config;
 mod copies;
 mod core;
@@ -58,7 +57,6 @@ mod sleep;
 mod stats;
 mod structure;
 mod tuning;
-mod typed;
 mod view;
 
 use std::collections::BTreeMap;
@@ -86,13 +84,13 @@ use structure::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::{Epoch, UNIT};
+pub(crate) use buf::bytes_of;
 pub(crate) use copies::same_len;
 pub(crate) use moves::Run;
 pub(crate) use observers::Event;
 pub(crate) use stats::counters::Spilled;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
-pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
 
 /// Rank of the application's callbacks among the registered steps.

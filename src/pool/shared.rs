@@ -4,12 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
-use super::cache::Transfer;
 use super::core::{Core, CoreGuard, CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::job::Job;
 use super::stats::leaks::Tracker;
-use super::structure::{Attached, Block, Lane, Lanes, Shared};
+use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result};
@@ -28,7 +27,10 @@ impl Shared {
             backtraces: config.backtraces,
             entries: Mutex::default(),
         });
-        let transfer = Transfer::new(config.reuse.opportunistic);
+        let transfer = Transfer {
+            opportunistic: config.reuse.opportunistic,
+            ..Transfer::default()
+        };
         if config.sleeps {
             device.let_sleep();
         }

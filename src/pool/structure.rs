@@ -5,21 +5,22 @@
 //! [`Block`] points to its lane, without a count: see `cache::lifetime`. A stream under capture has
 //! [`Private`] memory, whose segments are blocks. What each of them does is in the file of its name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use super::cache::{Cache, Outstanding, Transfer};
+use super::cache::{Cache, Cached};
 use super::core::{CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
+use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::Tracker;
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
-use crate::sync::{AtomicU64, Latch, Mutex};
+use crate::sync::{AtomicI64, AtomicU64, Latch, Mutex};
 
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
@@ -73,6 +74,53 @@ pub(crate) struct Shared {
     pub(crate) recording: Option<Recording>,
 }
 
+/// Free blocks of one size that one stream freed, kept together.
+pub(crate) struct Batch {
+    pub(super) bytes: u64,
+    pub(super) stream: StreamIndex,
+    pub(super) timeline: Arc<Timeline>,
+    /// The stream's tick that covers all uses of all blocks.
+    pub(super) tick: u64,
+    pub(super) blocks: Vec<Cached>,
+}
+
+/// Work of streams, each up to a tick.
+pub(crate) type Marks = Vec<(Arc<Timeline>, u64)>;
+
+/// A free block that other streams still use: see `cache::used`.
+pub(crate) struct Used {
+    pub(super) block: Cached,
+    /// The stream that freed it.
+    pub(super) stream: StreamIndex,
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) marks: Marks,
+}
+
+#[derive(Default)]
+pub(crate) struct TransferState {
+    /// Oldest first.
+    pub(super) batches: VecDeque<Batch>,
+    /// Oldest first.
+    pub(super) used: Vec<Used>,
+    /// Empty lists, so that the host's heap is not asked for each.
+    pub(super) spare: Vec<Vec<Cached>>,
+    /// Batches taken, as steps of the ladder count them.
+    pub(super) steps: Steps,
+}
+
+/// The transfer cache: see `cache::transfer`.
+#[derive(Default)]
+pub(crate) struct Transfer {
+    pub(super) state: Latch<TransferState>,
+    /// Batches and used blocks there are, for a look without the latch.
+    pub(super) count: AtomicU64,
+    pub(super) used: AtomicU64,
+    /// Nanoseconds in the driver for drops of blocks with declared uses.
+    pub(super) driver_ns: AtomicU64,
+    /// Whether work that is known to be done needs no wait.
+    pub(super) opportunistic: bool,
+}
+
 /// What a layer above keeps with a pool, made on first use.
 pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: let go of what only the pool's users need.
@@ -102,6 +150,11 @@ pub(crate) struct LaneState {
     /// While the stream is being captured into a graph: the lane of its private memory.
     pub(crate) captured: Option<Arc<Lane>>,
 }
+
+/// Blocks that keep a lane alive once it is retired, see `cache::lifetime`: one atomic, so that a free elsewhere takes
+/// no lock.
+#[derive(Default)]
+pub(crate) struct Outstanding(pub(super) AtomicI64);
 
 /// What the lane's own threads write, on cache lines of its own, in pairs, as processors fetch them.
 #[repr(align(128))]

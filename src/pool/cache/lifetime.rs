@@ -11,14 +11,35 @@
 //! order of any stream that it holds, and finds that stream's lane without a count of references too.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::free_lists::ALL_BINS;
 use crate::device::{Addr, lock};
 use crate::heap::{Grant, Id};
 use crate::pool::core::Core;
-use crate::pool::structure::{Block, Lane};
+use crate::pool::structure::{Block, Lane, Outstanding};
 use crate::seeded::seeded;
 use crate::sync::latch;
+
+impl Outstanding {
+    /// One block more, of a lane that is retired.
+    pub(crate) fn enter(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One block less; true if that ends the lane.
+    #[must_use]
+    pub(crate) fn leave(&self) -> bool {
+        // Until `retire` is called the count is not above zero, so it cannot pass one.
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The lane is retired with `out` blocks that are not freed; true if that ends it.
+    #[must_use]
+    pub(crate) fn retire(&self, out: i64) -> bool {
+        self.0.fetch_add(out, Ordering::AcqRel) + out == 0
+    }
+}
 
 /// A request that its lane waits for, until there is a block or this is dropped: a callback may panic.
 pub(crate) struct Counted<'a>(pub(crate) &'a Lane);
@@ -93,3 +114,6 @@ impl Lane {
         drop(held);
     }
 }
+
+#[cfg(all(test, loom))]
+mod tests_models;

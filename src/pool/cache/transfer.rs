@@ -26,17 +26,71 @@
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use super::batches::{Batch, KEPT, LEAST, MOST};
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
+use crate::device::Timeline;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
-use crate::pool::stats::Told;
-use crate::pool::structure::{Lane, Shared};
+use crate::pool::stats::{Steps, Told};
+use crate::pool::structure::{Batch, Lane, Shared, Transfer, TransferState};
 use crate::seeded::seeded;
 use crate::sync::latch;
+
+/// Blocks in a batch.
+const LEAST: usize = 8;
+const MOST: usize = 64;
+
+/// Batches kept; of one more the oldest goes into the heap.
+const KEPT: usize = 16;
+
+/// Blocks kept that other streams still use; for one more its stream waits. A request that misses looks at each.
+pub(super) const MOST_USED: usize = 256;
+
+impl Transfer {
+    pub(crate) fn steps(&self) -> Steps {
+        let driver_ns = self.driver_ns.load(Ordering::Relaxed);
+        Steps {
+            driver_ns,
+            ..latch(&self.state).steps
+        }
+    }
+
+    /// Counts the time of `calls` of the driver for the drop of a block.
+    pub(crate) fn timed<T>(&self, calls: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let outcome = calls();
+        let spent = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.driver_ns.fetch_add(spent, Ordering::Relaxed);
+        outcome
+    }
+
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    #[inline]
+    pub(crate) fn has_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn note_count(&self, state: &TransferState) {
+        (self.count).store(state.batches.len() as u64, Ordering::Relaxed);
+        (self.used).store(state.used.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Whose work the newest batch of `bytes` that another stream freed waits for, up to which tick.
+    pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
+        let state = latch(&self.state);
+        let mut batches = state.batches.iter().rev();
+        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != stream)?;
+        Some((Arc::clone(&newest.timeline), newest.tick))
+    }
+}
 
 impl Lane {
     /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is.

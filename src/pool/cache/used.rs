@@ -9,13 +9,13 @@
 
 use std::sync::Arc;
 
-use super::batches::{MOST_USED, Marks, Transfer, Used};
 use super::free_lists::Cached;
+use super::transfer::MOST_USED;
 use crate::device::Timeline;
 use crate::error::Result;
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
-use crate::pool::structure::{Block, Lane, Shared, Uses};
+use crate::pool::structure::{Block, Lane, Marks, Shared, Transfer, Used, Uses};
 use crate::seeded::seeded;
 use crate::sync::latch;
 

@@ -1,0 +1,53 @@
+//! Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+use crate::pool::stats::counters::{Elsewhere, Sums};
+use crate::pool::structure::Outstanding;
+
+/// What frees elsewhere write of a lane, and how often it ended.
+#[derive(Default)]
+struct Others {
+    outstanding: Outstanding,
+    elsewhere: Elsewhere,
+    ended: AtomicU64,
+}
+
+impl Others {
+    /// The lane ends, with its last block, and all that was counted of them is seen.
+    fn end(&self) {
+        assert_eq!(
+            self.elsewhere.sums()[0],
+            Sums::block(300, 200) + Sums::block(0, 0)
+        );
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn free(&self, (bytes, requested): (u64, u64)) {
+        if self.elsewhere.add(bytes, requested) && self.outstanding.leave() {
+            self.end();
+        }
+    }
+}
+
+/// Two blocks are freed elsewhere while the lane is retired by a third thread.
+#[test]
+fn a_lane_ends_once_and_whoever_ends_it_sees_what_was_counted_of_all_its_blocks() {
+    loom::model(|| {
+        let lane = Arc::new(Others::default());
+        let frees: Vec<_> = [(100, 50), (200, 150)]
+            .map(|sizes| {
+                let lane = Arc::clone(&lane);
+                thread::spawn(move || lane.free(sizes))
+            })
+            .into();
+        let out = 2 - lane.elsewhere.retire() as i64;
+        if lane.outstanding.retire(out) {
+            lane.end();
+        }
+        frees.into_iter().for_each(|free| free.join().unwrap());
+        assert_eq!(lane.ended.load(Ordering::Acquire), 1);
+    });
+}
