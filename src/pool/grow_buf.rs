@@ -2,11 +2,10 @@
 //!
 //! A growing buffer has addresses for the most it may ever hold, a range of its own beside the pool's,
 //! and memory is mapped at their end as it grows (`pages`). What it holds counts with the pool's memory,
-//! and what the pool has idle goes for it (`room`). What it no longer needs is unmapped once all its uses
+//! and what the pool has idle goes for it. What it no longer needs is unmapped once all its uses
 //! are done. Nobody waits on the host for that, but where memory is short or a trim asks.
 
 mod pages;
-mod room;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,17 +13,16 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-pub(crate) use self::pages::Growing;
-use self::pages::Mark;
-pub(super) use self::pages::Pages;
+pub(super) use self::pages::end;
 use super::buf::elements;
 use super::private::keep_for;
-use super::structure::Shared;
+use super::structure::{Mark, Pages, Shared};
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
+use crate::sync::Mutex;
 
 /// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without
 /// a copy, and gives memory back as it shrinks. Made by [`Pool::grow_buf`].
@@ -87,8 +85,13 @@ impl Pool {
         };
         let granule = self.device().info().granule.max(1);
         let span = bytes.max(1).next_multiple_of(granule);
-        let pages = Arc::new(Pages::new(self.device(), span)?);
-        lock(&self.shared().growing.0).push(Arc::clone(&pages));
+        let pages = Arc::new(Pages {
+            device: self.device().clone(),
+            base: self.device().backend().reserve(span)?,
+            span,
+            state: Mutex::default(),
+        });
+        lock(&self.shared().growing).push(Arc::clone(&pages));
         Ok(GrowBuf {
             shared: Arc::clone(self.shared()),
             pages,

@@ -5,16 +5,14 @@
 //! down when something else is mapped there, with its handle, or when there are too many. What goes is held
 //! first, and taken down without the lock: see `job`.
 
-use std::sync::Arc;
-
 use super::ask::{self, Ask};
 use super::core::{Core, Held, is_done};
 use super::idle::{IdleFrame, total};
 use super::stats::Told;
-use super::structure::Shared;
+use super::structure::{Mark, Shared};
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
 use crate::arena::{FrameId, HandleId, Kept, Site};
-use crate::device::{Phys, Timeline};
+use crate::device::Phys;
 use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Id, NONE};
@@ -31,7 +29,7 @@ enum What {
 /// give back.
 struct Part {
     what: What,
-    wait: Option<(Arc<Timeline>, u64)>,
+    wait: Option<Mark>,
     mapped: Option<(u64, u64)>,
     phys: Option<Phys>,
 }
@@ -107,7 +105,7 @@ impl Core {
         })
     }
 
-    fn wait_of(&self, epoch: Epoch) -> Option<(Arc<Timeline>, u64)> {
+    fn wait_of(&self, epoch: Epoch) -> Option<Mark> {
         let timeline = self.timeline(epoch.stream)?;
         (!is_done(&self.streams, epoch)).then_some((timeline, epoch.tick))
     }

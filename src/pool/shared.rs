@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
 use super::core::{Core, CoreGuard, CoreLock, SlotHold};
-use super::grow_buf::Growing;
+use super::grow_buf;
 use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
@@ -53,7 +53,7 @@ impl Shared {
             moves_first: OnceLock::new(),
             retries: AtomicU64::new(0),
             overhead: Default::default(),
-            growing: Growing::default(),
+            growing: Mutex::default(),
             spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
@@ -197,7 +197,7 @@ impl Drop for Shared {
     /// say when work is done will not run it either.
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
-        let growing = std::mem::take(&mut self.growing);
+        let growing = std::mem::take(&mut *lock(&self.growing));
         if crate::sync::get_mut(&mut self.asleep).is_some() {
             self.device.resume(&self.awake);
         }
@@ -205,7 +205,7 @@ impl Drop for Shared {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);
             }
-            growing.end(arena);
+            grow_buf::end(&growing, arena);
         });
     }
 }

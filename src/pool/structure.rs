@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
 use super::core::{CoreLock, SlotHold};
-use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::Tracker;
+use crate::arena::FrameId;
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
@@ -66,7 +66,8 @@ pub(crate) struct Shared {
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
-    pub(super) growing: Growing,
+    /// Of growing buffers, those of buffers that are gone too until they are given back.
+    pub(super) growing: Mutex<Vec<Arc<Pages>>>,
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
     pub(super) asleep: Mutex<Option<Sleeping>>,
@@ -84,8 +85,9 @@ pub(crate) struct Batch {
     pub(super) blocks: Vec<Cached>,
 }
 
-/// Work of streams, each up to a tick.
-pub(crate) type Marks = Vec<(Arc<Timeline>, u64)>;
+/// Work of a stream up to a tick.
+pub(crate) type Mark = (Arc<Timeline>, u64);
+pub(crate) type Marks = Vec<Mark>;
 
 /// A free block that other streams still use: see `cache::used`.
 pub(crate) struct Used {
@@ -119,6 +121,27 @@ pub(crate) struct Transfer {
     pub(super) driver_ns: AtomicU64,
     /// Whether work that is known to be done needs no wait.
     pub(super) opportunistic: bool,
+}
+
+/// The handles of a growing buffer.
+#[derive(Default)]
+pub(super) struct PagesState {
+    /// The frames, by address, and where each ends.
+    pub(super) frames: Vec<(FrameId, u64)>,
+    /// How many of them the buffer uses.
+    pub(super) used: usize,
+    /// What the others wait for before they go.
+    pub(super) awaited: Vec<Mark>,
+    /// The buffer is gone, and its addresses are not given back yet.
+    pub(super) left: bool,
+}
+
+/// The addresses of a growing buffer, and its handles: see `grow_buf::pages`.
+pub(super) struct Pages {
+    pub(super) device: Device,
+    pub(super) base: Addr,
+    pub(super) span: u64,
+    pub(super) state: Mutex<PagesState>,
 }
 
 /// What a layer above keeps with a pool, made on first use.

@@ -30,13 +30,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::device::Timeline;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::{Steps, Told};
-use crate::pool::structure::{Batch, Lane, Shared, Transfer, TransferState};
+use crate::pool::structure::{Batch, Lane, Mark, Shared, Transfer, TransferState};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -84,7 +83,7 @@ impl Transfer {
     }
 
     /// Whose work the newest batch of `bytes` that another stream freed waits for, up to which tick.
-    pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
+    pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<Mark> {
         let state = latch(&self.state);
         let mut batches = state.batches.iter().rev();
         let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != stream)?;

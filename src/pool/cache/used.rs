@@ -15,7 +15,7 @@ use crate::device::Timeline;
 use crate::error::Result;
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
-use crate::pool::structure::{Block, Lane, Marks, Shared, Transfer, Used, Uses};
+use crate::pool::structure::{Block, Lane, Mark, Marks, Shared, Transfer, Used, Uses};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -52,7 +52,7 @@ pub(in crate::pool) fn wait_for(home: &Timeline, theirs: &Timeline, tick: u64) -
 
 impl Uses {
     /// All that uses the block, of declared streams what is queued by now.
-    fn all(&self) -> impl Iterator<Item = (Arc<Timeline>, u64)> + '_ {
+    fn all(&self) -> impl Iterator<Item = Mark> + '_ {
         let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
         let declared = self.streams.iter().skip(forgotten).map(|stream| {
             let theirs = &stream.core().timeline;
