@@ -7,7 +7,7 @@
 use super::ask::{self, Questions};
 use super::config::HandleSize;
 use super::core::{Core, Held, is_done};
-use super::idle::{IdleFrame, total};
+use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use crate::arena::{Kept, Made, Site};
@@ -99,6 +99,28 @@ impl Core {
     /// Bytes in blocks; what jobs hold is free.
     pub(super) fn live(&self) -> u64 {
         self.extents.taken() - self.under_way.held
+    }
+
+    /// Begins to map new memory for `bytes`, before any stream waits or caches are emptied: while the pool is small
+    /// and several streams use it, for a `crowded` lane within the slack over the peak, which counts what such lanes
+    /// keep, and beside free blocks that are still `used` within the slack over what was live.
+    pub(super) fn begin_overlapping(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        (crowded, used): (bool, bool),
+    ) -> Option<Mapping> {
+        let held = self.reserved() + self.promised();
+        let several = used || !self.only_stream();
+        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(several);
+        let slack = if crowded { self.slack(bytes) } else { 0 };
+        let (live, _) = self.seen;
+        let beside = live.saturating_add(self.pace.slack(live, self.most()));
+        let beside = (beside * u64::from(used)).saturating_sub(held);
+        let most = small.max(slack).max(beside).min(self.room());
+        let placement = (bytes <= most).then(|| self.place(stream, bytes, false))?;
+        let placement = placement.filter(|it| it.to_map <= most)?;
+        self.begin_mapping(stream, placement, &[])
     }
 
     /// Begins to map what `placement` lacks, of which so much as `idle` handles do not have may be made. Frames of

@@ -4,11 +4,19 @@
 //! there a second time in stream order; their old mapping goes when the work that may still use it is
 //! done. What they do not cover, new ones do. Nobody waits on the host.
 
-use super::core::Core;
-use super::grow::Mapping;
-use super::idle::{IdleFrame, total};
+use super::core::{Core, Held};
+use crate::arena::{Frame, FrameId};
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Extent, StreamIndex};
+use crate::heap::{Extent, Id, StreamIndex};
+use crate::seeded::seeded;
+
+/// A frame that lies wholly inside a hole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleFrame {
+    pub(super) hole: Id,
+    pub(super) id: FrameId,
+    pub(super) frame: Frame,
+}
 
 /// What a request accepts: less at first, more before it fails.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,39 +42,9 @@ impl Plan {
             _ => self.placement.to_map / granule,
         }
     }
-
-    /// Begins to map it for a request of `stream`, if nothing is lacking.
-    pub(super) fn begin(self, core: &mut Core, stream: StreamIndex) -> Option<Mapping> {
-        match self.lacking {
-            0 => core.begin_mapping(stream, self.placement, &self.idle),
-            _ => None,
-        }
-    }
 }
 
 impl Core {
-    /// Begins to map new memory for `bytes`, before any stream waits or caches are emptied: while the pool is small
-    /// and several streams use it, for a `crowded` lane within the slack over the peak, which counts what such lanes
-    /// keep, and beside free blocks that are still `used` within the slack over what was live.
-    pub(super) fn begin_overlapping(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        (crowded, used): (bool, bool),
-    ) -> Option<Mapping> {
-        let held = self.reserved() + self.promised();
-        let several = used || !self.only_stream();
-        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(several);
-        let slack = if crowded { self.slack(bytes) } else { 0 };
-        let (live, _) = self.seen;
-        let beside = live.saturating_add(self.pace.slack(live, self.most()));
-        let beside = (beside * u64::from(used)).saturating_sub(held);
-        let most = small.max(slack).max(beside).min(self.room());
-        let placement = (bytes <= most).then(|| self.place(stream, bytes, false))?;
-        let placement = placement.filter(|it| it.to_map <= most)?;
-        self.begin_mapping(stream, placement, &[])
-    }
-
     /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
     pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
         move |extent| pending || self.is_behind(stream, extent.epoch())
@@ -90,7 +68,12 @@ impl Core {
         })
     }
 
-    fn place(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Placement> {
+    pub(super) fn place(
+        &self,
+        stream: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Option<Placement> {
         let usable = self.usable(stream, pending);
         placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)
     }
@@ -119,6 +102,106 @@ impl Core {
         frames.sort_by_key(|it| (it.hole, it.frame.start));
         (placement.widened(large.frame.bytes - lacking), frames)
     }
+
+    /// Frames of `usable` holes outside `placement`, as many as fit into `left` bytes; those of one hole ascend.
+    ///
+    /// First those of holes that are whole frames: elsewhere parts of frames stay behind, which fit few requests.
+    /// Then those of the smallest holes, as large ones are for large requests.
+    pub(super) fn idle(
+        &self,
+        placement: Option<&Placement>,
+        mut left: u64,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> Vec<IdleFrame> {
+        if self.asleep || left == 0 {
+            return Vec::new();
+        }
+        let mut holes = self.large_holes();
+        holes.retain(|&id| usable(self.extents.get(id)));
+        holes.sort_by_cached_key(|&id| {
+            let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
+            (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)
+        });
+        let mut frames = Vec::new();
+        for id in holes {
+            if left == 0 {
+                break;
+            }
+            // A hole that the placement takes a part of may give the rest.
+            for idle in self.idle_in(id) {
+                let Frame { start, bytes, .. } = idle.frame;
+                let inside = placement.is_some_and(|it| it.touches(start, start + bytes));
+                if !inside && bytes <= left {
+                    left -= bytes;
+                    frames.push(idle);
+                }
+            }
+        }
+        frames
+    }
+
+    pub(super) fn large_holes(&self) -> Vec<Id> {
+        self.holes_from(self.arena.granule())
+    }
+
+    pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
+        let mut holes = Vec::with_capacity(self.extents.holes() as usize);
+        for slot in 0..self.extents.slots() {
+            holes.extend(self.extents.holes_of(slot, bytes));
+        }
+        holes
+    }
+
+    /// The idle frames of one hole, in address order.
+    pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
+        let extent = self.extents.get(hole);
+        let frames = self.frames_in(extent.start, extent.end());
+        let whole = frames.filter(|(_, frame)| {
+            let within = frame.end() <= extent.end() || seeded!("frame-partly-in-use-is-idle");
+            frame.start >= extent.start && within
+        });
+        whole.map(move |(id, frame)| IdleFrame { hole, id, frame })
+    }
+
+    /// The frames that have a byte of [`from`, `to`), in address order: up to the first granule without one.
+    pub(super) fn frames_in(
+        &self,
+        mut from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (FrameId, Frame)> + '_ {
+        std::iter::from_fn(move || {
+            let found = self.arena.frame_at(from).filter(|_| from < to)?;
+            from = found.1.end();
+            Some(found)
+        })
+    }
+
+    pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64, stream: StreamIndex) -> Held {
+        let epoch = self.extents.get(hole).epoch();
+        let id = self.extents.take_window(hole, start, bytes, stream);
+        self.under_way.held += bytes;
+        Held { id, epoch, bytes }
+    }
+
+    /// Holds idle frames for a job of `stream`; those of one hole ascend.
+    pub(super) fn hold_frames(
+        &mut self,
+        idle: &[IdleFrame],
+        stream: StreamIndex,
+    ) -> Vec<(Held, IdleFrame)> {
+        // From the last on: what is left of a hole below keeps its number.
+        let each = idle.iter().rev().map(|&it| {
+            let Frame { start, bytes, .. } = it.frame;
+            (self.hold(it.hole, start, bytes, stream), it)
+        });
+        let mut held: Vec<_> = each.collect();
+        held.reverse();
+        held
+    }
+}
+
+pub(super) fn total(frames: &[IdleFrame]) -> u64 {
+    frames.iter().map(|it| it.frame.bytes).sum()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
 //!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
-//!      (`cache::transfer`, `slabs`, `holes`); what the driver says when asked how far the streams are;
+//!      (`cache::transfer`, `holes`); what the driver says when asked how far the streams are;
 //!    - *waiting*: blocks that others still use, other streams' caches and holes, behind a wait on the device
 //!      (`cache::used`, `cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
@@ -32,13 +32,11 @@ mod block;
 mod buf;
 mod cache;
 mod config;
-mod copies;
 mod core;
 
 mod grow;
 mod grow_buf;
 mod holes;
-mod idle;
 mod job;
 mod kernel;
 mod ladder;
@@ -52,7 +50,6 @@ mod private;
 mod release;
 mod relief;
 mod shared;
-mod slabs;
 mod sleep;
 mod stats;
 mod structure;
@@ -85,13 +82,12 @@ use structure::{Lane, LanePtr};
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::{Epoch, UNIT};
 pub(crate) use buf::bytes_of;
-pub(crate) use copies::same_len;
 pub(crate) use moves::Run;
 pub(crate) use observers::Event;
 pub(crate) use stats::counters::Spilled;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
-pub(crate) use view::bounds;
+pub(crate) use view::{bounds, same_len};
 
 /// Rank of the application's callbacks among the registered steps.
 const APPLICATION_RANK: u8 = 200;

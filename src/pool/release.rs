@@ -7,7 +7,7 @@
 
 use super::ask::{self, Ask};
 use super::core::{Core, Held, is_done};
-use super::idle::{IdleFrame, total};
+use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::structure::{Mark, Shared};
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};

@@ -16,7 +16,7 @@
 //! whose blocks are all gone is not made again.
 
 use super::core::{Core, CoreLock};
-use super::idle::IdleFrame;
+use super::mapping::IdleFrame;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};

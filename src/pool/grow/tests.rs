@@ -23,11 +23,8 @@ const TERMS: Terms = Terms {
 };
 
 fn begin(made: &mut Made, bytes: u64) -> Option<Job> {
-    let plan = made.core.plan(made.slot, bytes, TERMS)?;
-    let grows = plan.idle.is_empty();
-    grows
-        .then(|| plan.begin(&mut made.core, made.slot))?
-        .map(Job::from)
+    let grows = (made.core.plan(made.slot, bytes, TERMS)?).idle.is_empty();
+    grows.then(|| begin_plan(made, bytes))?
 }
 
 /// The largest power of two of granules within `most` bytes, one at least.

@@ -6,8 +6,8 @@ use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
 use crate::pool::ask;
 use crate::pool::core::Core;
-use crate::pool::idle::total;
 use crate::pool::job::Job;
+use crate::pool::mapping::total;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 fn next_or(grant: Option<Grant>) -> Result<Turn> {
@@ -168,7 +168,9 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         true => Then::Next,
         false => Then::Again,
     };
-    work_or_next(plan.begin(core, climb.stream()), then)
+    let has_all = plan.lacking == 0;
+    let job = has_all.then(|| core.begin_mapping(climb.stream(), plan.placement, &plan.idle));
+    work_or_next(job.flatten(), then)
 }
 
 /// Where device waits are switched off, pending memory is taken only instead of failing.

@@ -26,7 +26,7 @@ fn move_all(made: &mut Made, from: &[u64], to: u64) -> Result<()> {
         let found = made.core.idle_in(hole).find(|it| it.frame.start == at);
         idle.push(found.expect("a handle"));
     }
-    let bytes = crate::pool::idle::total(&idle);
+    let bytes = crate::pool::mapping::total(&idle);
     let placement = Placement {
         bytes: 0,
         ..Placement::of_gap(to, bytes)
