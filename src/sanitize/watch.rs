@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::books::{Books, Change};
 use super::order::{Mark, Op};
@@ -25,9 +25,13 @@ use crate::sync::plain::lock;
 enum Arrival {
     /// A host call has begun, so everything before it is done.
     Done(Mark),
-    /// The ranges in the table of a launch that is about to run.
-    Table(Arc<Op>, Vec<Access>),
+    /// The ranges in the table of a launch that is about to run, and whether the device took it, once that is
+    /// known.
+    Table(Arc<Op>, Vec<Access>, Taken),
 }
+
+/// Whether the device took a call.
+type Taken = Arc<OnceLock<bool>>;
 
 /// A device that records all calls; see the module documentation.
 pub(super) struct Watch {
@@ -60,7 +64,11 @@ impl Watch {
         for arrival in arrivals {
             match arrival {
                 Arrival::Done(mark) => books.order.reached(&mark),
-                Arrival::Table(op, accesses) => books.uses(&op, &accesses),
+                Arrival::Table(op, accesses, taken) => match taken.get() {
+                    Some(true) => books.uses(&op, &accesses),
+                    Some(false) => {}
+                    None => lock(&self.arrivals).push(Arrival::Table(op, accesses, taken)),
+                },
             }
         }
         books
@@ -84,14 +92,22 @@ impl Watch {
         self.inner.stream_capturing(stream).unwrap_or(false)
     }
 
-    /// Records an operation and the ranges it uses.
-    fn uses(&self, stream: RawStream, what: &'static str, accesses: &[Access]) {
+    /// Makes a call, and records it and the ranges it uses if the device takes it.
+    fn uses(
+        &self,
+        stream: RawStream,
+        what: &'static str,
+        accesses: &[Access],
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if self.is_captured(stream) {
-            return;
+            return call();
         }
-        let mut books = self.books();
-        let op = self.op(&mut books, stream, Cow::Borrowed(what));
-        books.uses(&op, accesses);
+        // Before the call: what others queue meanwhile comes behind it.
+        let op = self.op(&mut self.books(), stream, Cow::Borrowed(what));
+        call()?;
+        self.books().uses(&op, accesses);
+        Ok(())
     }
 
     /// Records what the host has learnt by a wait or a query.
@@ -118,14 +134,20 @@ impl Watch {
     }
 
     /// Queues a host call that reads the launch's table right before the launch.
-    fn read_table(&self, launch: &Launch, op: &Arc<Op>, stream: RawStream) -> Result<()> {
-        let (launch, op) = (*launch, Arc::clone(op));
+    fn read_table(
+        &self,
+        launch: &Launch,
+        op: &Arc<Op>,
+        taken: &Taken,
+        stream: RawStream,
+    ) -> Result<()> {
+        let (launch, op, taken) = (*launch, Arc::clone(op), Arc::clone(taken));
         let arrivals = Arc::clone(&self.arrivals);
         let work = move || {
             // SAFETY: the device says that the host can read its memory. The launch after this call
             // reads the same table, so the table exists and is written.
             let accesses = unsafe { launch.table_accesses() };
-            lock(&arrivals).push(Arrival::Table(op, accesses));
+            lock(&arrivals).push(Arrival::Table(op, accesses, taken));
         };
         self.inner.host_call(stream, Box::new(work))
     }
@@ -322,9 +344,10 @@ unsafe impl Backend for Watch {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
-        self.uses(stream, "copy_in", &[Access::write(dst, bytes)]);
-        // SAFETY: the caller's obligations are the inner device's.
-        unsafe { self.inner.copy_in(dst, src, bytes, stream) }
+        self.uses(stream, "copy_in", &[Access::write(dst, bytes)], || {
+            // SAFETY: the caller's obligations are the inner device's.
+            unsafe { self.inner.copy_in(dst, src, bytes, stream) }
+        })
     }
 
     unsafe fn copy_out(
@@ -334,9 +357,10 @@ unsafe impl Backend for Watch {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
-        self.uses(stream, "copy_out", &[Access::read(src, bytes)]);
-        // SAFETY: the caller's obligations are the inner device's.
-        unsafe { self.inner.copy_out(dst, src, bytes, stream) }
+        self.uses(stream, "copy_out", &[Access::read(src, bytes)], || {
+            // SAFETY: the caller's obligations are the inner device's.
+            unsafe { self.inner.copy_out(dst, src, bytes, stream) }
+        })
     }
 
     unsafe fn copy_within(
@@ -347,33 +371,39 @@ unsafe impl Backend for Watch {
         stream: RawStream,
     ) -> Result<()> {
         let accesses = [Access::read(src, bytes), Access::write(dst, bytes)];
-        self.uses(stream, "copy_within", &accesses);
-        // SAFETY: the caller's obligations are the inner device's.
-        unsafe { self.inner.copy_within(dst, src, bytes, stream) }
+        self.uses(stream, "copy_within", &accesses, || {
+            // SAFETY: the caller's obligations are the inner device's.
+            unsafe { self.inner.copy_within(dst, src, bytes, stream) }
+        })
     }
 
     unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
-        self.uses(stream, "fill", &[Access::write(addr, bytes)]);
-        // SAFETY: the caller's obligations are the inner device's.
-        unsafe { self.inner.fill(addr, byte, bytes, stream) }
+        self.uses(stream, "fill", &[Access::write(addr, bytes)], || {
+            // SAFETY: the caller's obligations are the inner device's.
+            unsafe { self.inner.fill(addr, byte, bytes, stream) }
+        })
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
-        if self.is_captured(stream) {
-            // SAFETY: the caller's obligations are the inner device's.
-            return unsafe { self.inner.launch(launch, stream) };
-        }
-        let op = {
-            let mut books = self.books();
-            let op = self.op(&mut books, stream, Cow::Borrowed(launch.name()));
-            books.uses(&op, &launch.accesses());
-            op
-        };
-        if launch.has_table() && self.info().host_readable {
-            self.read_table(launch, &op, stream)?;
-        }
         // SAFETY: the caller's obligations are the inner device's.
-        unsafe { self.inner.launch(launch, stream) }
+        let call = || unsafe { self.inner.launch(launch, stream) };
+        if self.is_captured(stream) {
+            return call();
+        }
+        let (op, taken) = (
+            self.op(&mut self.books(), stream, Cow::Borrowed(launch.name())),
+            Taken::default(),
+        );
+        if launch.has_table() && self.info().host_readable {
+            self.read_table(launch, &op, &taken, stream)?;
+        }
+        let outcome = call();
+        // Nobody else says.
+        let _ = taken.set(outcome.is_ok());
+        if outcome.is_ok() {
+            self.books().uses(&op, &launch.accesses());
+        }
+        outcome
     }
 
     fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {

@@ -428,6 +428,36 @@ fn the_moves_of_a_table_are_uses_where_the_host_can_read_it() {
     }
 }
 
+#[test]
+fn a_call_that_the_device_refused_is_no_use() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let memory = Memory::new(&watched, 4096);
+    let (stream, backend) = (watched.stream().unwrap(), watched.backend());
+    let nobody = warpool::device::RawStream(12_345);
+    let mut bytes = [0; 8];
+    let (addr, word) = (
+        memory.addr,
+        Launch::Scatter(abi::wp_scatter {
+            words: memory.addr,
+            count: 0,
+        }),
+    );
+    // SAFETY: nothing is queued on a stream that is not there.
+    let refused = unsafe {
+        [
+            backend.fill(addr, 1, 8, nobody),
+            backend.copy_in(addr, bytes.as_ptr(), 8, nobody),
+            backend.copy_out(bytes.as_mut_ptr(), addr, 8, nobody),
+            backend.copy_within(addr, addr + 8, 8, nobody),
+            backend.launch(&word, nobody),
+        ]
+    };
+    assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    fill(&stream, addr, 2, 100);
+    stream.synchronize().unwrap();
+    sanitizer.check().unwrap();
+}
+
 /// A program as applications have them: blocks of 256 KiB written and read by kernels on two
 /// streams that wait for each other now and then. Gives the time it took.
 fn typical(device: &Device) -> std::time::Duration {
