@@ -103,10 +103,14 @@ impl Recorder {
         let timeline = &stream.core().timeline;
         timeline.refuse_while_giving()?;
         let mut entering = lock(&timeline.entering);
-        while *entering > 0 {
+        if entering.giving > 0 {
             // They may wait for the stream, which runs this call, or make it themselves.
             host_call::may_wait()?;
-            entering = wait(&timeline.given, entering);
+            entering.waiting += 1;
+            while entering.giving > 0 {
+                entering = wait(&timeline.given, entering);
+            }
+            entering.waiting -= 1;
         }
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
             return Err(Error::invalid(

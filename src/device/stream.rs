@@ -45,11 +45,14 @@ impl StreamCore {
     /// the stream, by several at once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is being captured.
+    /// [`Error::Invalid`] if it is being captured, or is about to be.
     pub(crate) fn outside_capture(&self) -> Result<OutsideCapture<'_>> {
-        let mut giving = lock(&self.timeline.entering);
+        let mut entering = lock(&self.timeline.entering);
         self.refuse_under_capture()?;
-        *giving += 1;
+        if entering.waiting > 0 && self.timeline.refuse_while_giving().is_ok() {
+            return Err(being_captured());
+        }
+        entering.giving += 1;
         let _ = GIVING.try_with(|given| given.borrow_mut().push(self.timeline.uid));
         Ok(OutsideCapture(&self.timeline, PhantomData))
     }
@@ -59,12 +62,14 @@ impl StreamCore {
     pub(crate) fn refuse_under_capture(&self) -> Result<()> {
         match self.timeline.recorder() {
             None => Ok(()),
-            Some(_) => Err(Error::invalid(
-                "stream",
-                "it is being captured, and runs nothing that could be waited for",
-            )),
+            Some(_) => Err(being_captured()),
         }
     }
+}
+
+fn being_captured() -> Error {
+    let why = "it is being captured, and runs nothing that could be waited for";
+    Error::invalid("stream", why)
 }
 
 crate::sync::thread_local! {
@@ -99,7 +104,7 @@ impl Drop for OutsideCapture<'_> {
                 given.swap_remove(at);
             }
         });
-        *lock(&self.0.entering) -= 1;
+        lock(&self.0.entering).giving -= 1;
         self.0.given.notify_all();
     }
 }
@@ -373,5 +378,31 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = stream_words(self.id(), self.name().as_deref());
         write!(f, "Stream({words} on {:?})", self.device())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::device::Device;
+
+    #[test]
+    fn a_stream_that_a_capture_waits_for_is_given_nothing_more_to_wait_for() {
+        let device = Device::host().expect("the host device");
+        let stream = device.stream().expect("a stream");
+        let giving = stream.core().outside_capture().expect("no capture");
+        std::thread::scope(|scope| {
+            let capture = scope.spawn(|| stream.begin_capture().map(drop));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!capture.is_finished(), "it did not wait");
+            let other = scope.spawn(|| stream.core().outside_capture().is_ok());
+            assert!(!other.join().expect("no panic"), "it is to wait for more");
+            drop(stream.core().outside_capture().expect("part of the same"));
+            drop(giving);
+            (capture.join().expect("no panic")).expect("nobody gives it any more");
+        });
+        stream.synchronize().expect("no capture");
     }
 }

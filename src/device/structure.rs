@@ -138,6 +138,15 @@ pub(super) struct Order {
     pub(super) marks: VecDeque<Mark>,
 }
 
+/// Who waits for whom where a stream enters a capture.
+#[derive(Default)]
+pub(super) struct Entering {
+    /// How many are giving it now what no graph may have. They do not wait for each other.
+    pub(super) giving: u64,
+    /// How many captures wait for those to be done. Others are refused meanwhile, or the wait may have no end.
+    pub(super) waiting: u64,
+}
+
 /// The known order of one stream: see the module `timeline`.
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
@@ -148,9 +157,8 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Held while the stream enters a capture or leaves it: how many are giving it now what no graph may have.
-    /// Who enters waits for them; they do not wait for each other.
-    pub(super) entering: Mutex<u64>,
+    /// Held while the stream enters a capture or leaves it.
+    pub(super) entering: Mutex<Entering>,
     /// Tells that one of them is done.
     pub(super) given: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
