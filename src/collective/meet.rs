@@ -64,15 +64,19 @@ pub(super) fn meet(
     }
 }
 
-/// The error for the ranks that came: it names the first of those that did not.
-fn missing(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> String {
+/// Whether all ranks came; the error for those that did names the first of those that did not.
+fn all_there(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> Result<()> {
+    // One look: a rank may come between two.
     let mut missing = (1..ranks.size).filter(|&rank| !is_there(rank));
     let named: Vec<u32> = missing.by_ref().take(NAMED).collect();
+    if named.is_empty() {
+        return Ok(());
+    }
     let more = missing.next().map_or("", |_| " and more");
-    format!(
+    Err(failure(format!(
         "ranks {named:?}{more} of {} did not come to {} in time",
         ranks.size, ranks.meet
-    )
+    )))
 }
 
 /// An answer: 1 for success or 0, its length, and the bytes.
@@ -129,10 +133,7 @@ fn listen(
         }
         std::thread::sleep(PAUSE);
     }
-    let outcome = match all(&there) {
-        true => make(),
-        false => Err(failure(missing(ranks, |rank| there.contains_key(&rank)))),
-    };
+    let outcome = all_there(ranks, |rank| there.contains_key(&rank)).and_then(|()| make());
     let words = answer(&outcome);
     for mut stream in there.into_values() {
         // If the rank is gone by now, making the communicator will fail.
@@ -262,10 +263,7 @@ fn leave(
     while !(1..ranks.size).all(is_there) && Instant::now() < deadline {
         std::thread::sleep(PAUSE);
     }
-    let outcome = match (1..ranks.size).all(is_there) {
-        true => make(),
-        false => Err(failure(missing(ranks, is_there))),
-    };
+    let outcome = all_there(ranks, is_there).and_then(|()| make());
     // Written and renamed, so that no rank reads a part of it.
     let part = sign(path, 0);
     fs::write(&part, answer(&outcome)).map_err(&io)?;
@@ -276,7 +274,8 @@ fn leave(
     while (1..ranks.size).any(is_there) && Instant::now() < limit {
         std::thread::sleep(PAUSE);
     }
-    fs::remove_file(path).map_err(&io)?;
+    // Where it stays, the next job is told.
+    let _ = fs::remove_file(path);
     outcome
 }
 
@@ -294,7 +293,8 @@ fn find(ranks: &Ranks, path: &Path, deadline: Instant) -> Result<Vec<u8>> {
             Err(_) => std::thread::sleep(PAUSE),
         }
     };
-    fs::remove_file(&mine).map_err(&io)?;
+    // Where it stays, rank 0 waits for a while longer.
+    let _ = fs::remove_file(&mine);
     match words?.split_at_checked(5) {
         Some((head, bytes)) => understood(head[0], bytes.to_vec()),
         None => Err(failure(format!("{} holds no answer", ranks.meet))),
@@ -379,6 +379,42 @@ mod tests {
             assert!(error.contains("ranks [1, 2, 3"), "{:.100}", error);
             assert!(error.contains("and more of 1000000"), "{:.100}", error);
         }
+    }
+
+    #[test]
+    fn a_rank_that_comes_during_the_last_look_is_there_or_is_named() {
+        let looks = std::cell::Cell::new(0);
+        let comes = |rank| {
+            looks.set(looks.get() + 1);
+            rank != 1 || looks.get() > 1
+        };
+        let words = all_there(&ranks(3, "file:///meet")[0], comes).unwrap_err();
+        assert!(words.to_string().contains("ranks [1] of 3"), "{words}");
+    }
+
+    #[test]
+    fn what_others_remove_takes_nobody_s_answer_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let [_, place] = places(folder.path());
+        let ranks = ranks(2, &place);
+        let [path, sign] = ["meet", "meet.1"].map(|name| folder.path().join(name));
+        let patience = Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| meet(&ranks[0], patience, || Ok(vec![7; 128])));
+            fs::write(&sign, []).unwrap();
+            while !path.exists() {
+                std::thread::sleep(PAUSE);
+            }
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(&sign).unwrap();
+            assert_eq!(first.join().unwrap().unwrap(), [7; 128]);
+            let second = scope.spawn(|| meet(&ranks[1], patience, || Ok(Vec::new())));
+            while fs::remove_file(&sign).is_err() {
+                std::thread::sleep(PAUSE);
+            }
+            fs::write(&path, answer(&Ok(vec![8]))).unwrap();
+            assert_eq!(second.join().unwrap().unwrap(), [8]);
+        });
     }
 
     #[test]
