@@ -10,11 +10,22 @@ cudaError_t ready_moves();
 
 extern "C" int wp_cuda_load(wp_u32 *kernels) {
     *kernels = 0;
+    int driver = 0, capability = 90;
+    const cudaError_t known = cudaDriverGetVersion(&driver);
+    if (known != cudaSuccess) return known;
     for (const wp::Listed *at = wp::all_kernels; at != nullptr; at = at->next) {
         cudaFuncAttributes attributes;
         const cudaError_t error = cudaFuncGetAttributes(&attributes, at->kernel);
         if (error != cudaSuccess) return error;
+        capability = attributes.ptxVersion < capability ? attributes.ptxVersion : capability;
         ++*kernels;
+    }
+    /* One device for which it is not so is enough; none makes it so again. */
+    int unknown = 0;
+    if (capability < 90 || driver < wp::EARLY_IN_GRAPHS) {
+        __atomic_store_n(&wp::begins_early, -1, __ATOMIC_RELAXED);
+    } else {
+        __atomic_compare_exchange_n(&wp::begins_early, &unknown, 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
     return wp::ready_moves();
 }

@@ -4,6 +4,7 @@
  * A thread handles UNROLL vectors of 16 bytes, two words of the pattern each; a block one tile, no
  * grid-stride. Verifying costs an atomic only in a block that found something.
  */
+#include "device/in_order.cuh"
 #include "device/launch.cuh"
 #include "device/splitmix.cuh"
 
@@ -44,6 +45,7 @@ __device__ __forceinline__ u8 byte_of(const ulonglong2 &words, unsigned i) {
 }
 
 __global__ void __launch_bounds__(THREADS) write_kernel(const wp_pattern args, const PatternRanges ranges, u64 vectors) {
+    begin_in_order();
     const bool aligned = args.addr % 16 == 0;
 #pragma unroll
     for (unsigned u = 0; u < UNROLL; u++) {
@@ -80,6 +82,7 @@ __device__ void report(const wp_pattern &args, unsigned corrupt, u64 first) {
 }
 
 __global__ void __launch_bounds__(THREADS) verify_kernel(const wp_pattern args, const PatternRanges ranges, u64 vectors) {
+    begin_in_order();
     __shared__ unsigned corrupt;
     __shared__ u64 first;
     const bool aligned = args.addr % 16 == 0;

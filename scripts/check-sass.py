@@ -5,7 +5,8 @@
 
 FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
 Every kernel must keep everything in registers (no stack, no spill), and those of FULL leave room for as many
-threads as a multiprocessor holds. Every conversion of neighbours
+threads as a multiprocessor holds. From 9.0 on every kernel must wait for the one before it (kernels/device/in_order.cuh)
+ahead of its first access to memory. Every conversion of neighbours
 must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
 architecture must have the same kernels, and each of them be in the list of those that opening a
 device loads (where the file has its symbols: an archive).
@@ -58,14 +59,21 @@ def dump(folder, *arguments):
     return subprocess.run(command, check=True, env=environment, text=True, stdout=subprocess.PIPE).stdout
 
 
+# What reaches memory that other kernels use, by any way.
+MEMORY = r"\b(LDG|STG|LD|ST|ATOMG?|RED|UBLKCP|UBLKPF|CCTL|LDGSTS|UTMA\w*)\b"
+
+
 def functions(sass):
     """Each function's name and the widths of its global and local accesses, in bits."""
-    found, name = {}, None
+    found, name, waits = {}, None, False
     for line in sass.splitlines():
         start = re.match(r"\s*Function : (\S+)", line)
         if start:
-            name = start[1]
+            name, waits = start[1], False
             found[name] = collections.Counter()
+        waits = waits or re.search(r"\bACQBULK\b", line) is not None
+        if name and not waits and re.search(MEMORY, line):
+            found[name]["early", 0] += 1
         access = re.search(r"\b(LDG|STG|LDL|STL)\.?(\S*)", line)
         if name and access:
             width = re.search(r"\b(128|64|U16|U8|S16|S8|16|8)\b", access[2])
@@ -112,6 +120,8 @@ def check(arch, name, kernel, accesses, usage):
         most["REG"] = FULL_REGISTERS.get(arch, 255)
     wrong = [f"{what} {used}" for what, used in usage.items() if used > most.get(what, used)]
     wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
+    if accesses["early", 0] and int(re.match(r"sm_(\d+)", arch)[1]) >= 90:
+        wrong.append(f"{accesses['early', 0]} accesses before it waits for the kernel before it")
     kind = next((kind for kind in PAIRED if kind in name), None)
     if kind:
         (_, source), (_, target) = pair(kernel)
@@ -162,7 +172,7 @@ def check_architecture(folder, file, arch):
             between = " to ".join(format for format, _ in pair(full[name]))
             print(f"{kind} {between}: {', '.join(wrong)}: {full[name]}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory, narrow accesses or too many registers", flush=True)
+    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory, narrow or early accesses or too many registers", flush=True)
     return bad, len(kernels)
 
 

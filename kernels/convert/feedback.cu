@@ -1,5 +1,6 @@
 /* feedback.cu: gradients to codes, with what the codes lost before. */
 #include "device/feedback.cuh"
+#include "device/in_order.cuh"
 #include "device/launch.cuh"
 #include "device/ops.cuh"
 #include "device/pairs.cuh"
@@ -14,6 +15,7 @@ constexpr int V = 4, UNROLL = 2;
 
 template <class D, class Mode>
 __global__ void __launch_bounds__(THREADS) feedback_kernel(const wp_feedback a) {
+    begin_in_order();
     using Bits = typename D::Bits;
     const Mode mode = Mode();
     const float scale = *(const float *)a.scale, inverse = *(const float *)a.inverse;

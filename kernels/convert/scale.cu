@@ -1,5 +1,6 @@
 /* scale.cu: loss scaling without a host read: unscale with finite check, and the scale's update. */
 #include "device/hardware.cuh"
+#include "device/in_order.cuh"
 #include "device/launch.cuh"
 #include "device/pairs.cuh"
 #include "device/scaler.cuh"
@@ -67,6 +68,7 @@ __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse,
 /* A warp a tile; a block stores what it found once, for all meet at one word. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a) {
+    begin_in_order();
     const u64 share = blockIdx.x * (u64)(THREADS / LANES) + threadIdx.x / LANES;
     wp_scaler *scaler = (wp_scaler *)a.scaler;
     bool finite = true;
@@ -75,7 +77,10 @@ __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a)
     if (__syncthreads_or(!finite) && threadIdx.x == 0) set_flag(&scaler->found);
 }
 
-__global__ void update_kernel(const wp_scaler_update a) { end_step(a); }
+__global__ void update_kernel(const wp_scaler_update a) {
+    begin_in_order();
+    end_step(a);
+}
 
 }  // namespace
 }  // namespace wp

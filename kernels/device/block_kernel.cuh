@@ -8,6 +8,7 @@
 #define WARPOOL_BLOCK_KERNEL_CUH
 
 #include "fused_ops.cuh"
+#include "in_order.cuh"
 #include "launch.cuh"
 #include "vector.cuh"
 
@@ -71,6 +72,7 @@ __device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, in
 
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(CONVERT_THREADS, Op::NEAREST ? 4 : 2) block_kernel(const wp_convert a, bool aligned, Op op) {
+    begin_in_order();
     constexpr int V = Shape<S, D>::V;
     constexpr u64 ROUND = V * 32 * BLOCKS_UNROLL, SIZE = V * 32 * BLOCKS_GROUPS;
     const int lane = threadIdx.x % 32;

@@ -15,6 +15,7 @@
 #ifndef WARPOOL_DEVICE_CHAIN_CUH
 #define WARPOOL_DEVICE_CHAIN_CUH
 
+#include "device/in_order.cuh"
 #include "device/move.cuh"
 
 namespace wp {
@@ -83,6 +84,7 @@ __device__ __forceinline__ Covered covered_by(const Chain &chain, const Piece &p
 // Readies a chain: no ticket taken, no tile loaded, and each tile's word the last move that begins
 // at or below the tile, or 0; its own piece may be empty.
 __global__ void __launch_bounds__(kMarkThreads) mark_tiles(Chain chain) {
+    begin_in_order();
     wp_u32 tile = blockIdx.x * kMarkThreads + threadIdx.x;
     if (tile == 0)
         *chain.ticket = 0;

@@ -190,6 +190,7 @@ __device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stag
 
 template <bool FENCED>
 __global__ void __launch_bounds__(kSlideWarps * 32) slide_bulk(Chain chain) {
+    begin_in_order();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char shared[];
     SlideStage &stage = reinterpret_cast<SlideStage *>(shared)[threadIdx.x / 32];

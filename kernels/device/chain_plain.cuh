@@ -60,6 +60,7 @@ __device__ __forceinline__ void slide_tile(const Chain &chain, wp_u32 tile, uint
 }
 
 __global__ void __launch_bounds__(kPlainThreads) slide_plain(Chain chain) {
+    begin_in_order();
     __shared__ uint4 stage[WP_SLIDE_TILE / kUnit];
     __shared__ wp_u32 shared_ticket;
     for (;;) {

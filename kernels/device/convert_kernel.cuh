@@ -8,6 +8,7 @@
 
 #include "ahead.cuh"
 #include "divisor.cuh"
+#include "in_order.cuh"
 #include "launch.cuh"
 #include "tile.cuh"
 
@@ -55,6 +56,7 @@ constexpr int RESIDENT = Op::RESIDENT < 4 - SPARED<S, D> ? Op::RESIDENT : 4 - SP
 
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_kernel(const wp_convert a, const Cut cut, Op op) {
+    begin_in_order();
     constexpr int SIZE = Shape<S, D>::TILE * Op::CHUNKS;
     constexpr unsigned LANES = Shape<S, D>::LANES;
     const u32 share = blockIdx.x * (CONVERT_THREADS / LANES) + threadIdx.x / LANES;
@@ -207,6 +209,7 @@ __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
                                   : Op::LIGHT  ? bounded(LIGHT_BLOCKS<S, D>, CONVERT_THREADS)
                                                : FLAT_BLOCKS * 5 / 8)
     flat_kernel(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op op) {
+    begin_in_order();
     if constexpr (Op::LONG) {
         flat_long<S, D>(src, dst, count, number, op);
     } else {
@@ -262,6 +265,7 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? LIGHT_ROWS : 3)
     rows_kernel(const wp_convert a, u32 groups, const Divisor per_row, Op op) {
+    begin_in_order();
     constexpr int V = Shape<S, D>::V, U = 4;
     const u32 first = blockIdx.x * (CONVERT_THREADS * U) + threadIdx.x;
     Words<typename S::Bits, V> x[U];

@@ -152,6 +152,7 @@ constexpr unsigned DEQUANT_BLOCKS = MOST_THREADS / QUANT_THREADS;
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, bounded(DEQUANT_BLOCKS, QUANT_THREADS)) dequant_kernel(const wp_quantize a, const Slots slots) {
+    begin_in_order();
     dequantize<S, Q>(a, slots, blockIdx.x);
 }
 

@@ -11,6 +11,7 @@
 #ifndef WARPOOL_INPLACE_CUH
 #define WARPOOL_INPLACE_CUH
 
+#include "in_order.cuh"
 #include "ops.cuh"
 #include "vector.cuh"
 
@@ -48,6 +49,7 @@ __device__ __forceinline__ void await_loaded(const u32 *flag) {
 /* Scratch: the ticket counter, then a flag a tile from byte 64 on; zero at the start. */
 template <class S, class D>
 __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 count, u64 scratch, Chosen<S, D, true> op) {
+    begin_in_order();
     constexpr int V = Shape<S, D>::V;
     constexpr int U = INPLACE_TILE / (V * CONVERT_THREADS);
     static_assert(U * V * CONVERT_THREADS == INPLACE_TILE, "a tile is a whole number of groups a thread");

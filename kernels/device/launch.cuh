@@ -38,6 +38,16 @@ struct InList {
 template <auto KERNEL>
 const Listed InList<KERNEL>::entry((const void *)KERNEL);
 
+/*
+ * Whether a launch may begin while the kernel before it ends (in_order.cuh): 1 once wp_cuda_load has found that the code
+ * that was loaded waits for that itself, and that the driver can capture such a launch; -1 once it found that
+ * this is not so on some device.
+ */
+inline int begins_early = 0;
+
+/* The first driver that puts such launches into graphs (release notes of CUDA 12.3). */
+constexpr int EARLY_IN_GRAPHS = 12030;
+
 /* The arguments as the kernel's parameters. */
 template <class... Params, class... Args>
 int launch_as(void (*kernel)(Params...), const cudaLaunchConfig_t &config, const Args &...args) {
@@ -55,6 +65,11 @@ int launch_shared(u64 blocks, unsigned threads, unsigned shared, void *stream, c
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
     config.stream = (cudaStream_t)stream;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = __atomic_load_n(&begins_early, __ATOMIC_RELAXED) > 0 ? 1 : 0;
     return launch_as(KERNEL, config, args...);
 }
 

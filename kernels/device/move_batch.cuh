@@ -14,6 +14,7 @@
 #define WARPOOL_DEVICE_MOVE_BATCH_CUH
 
 #include "device/bulk.cuh"
+#include "device/in_order.cuh"
 #include "device/move.cuh"
 #include "device/vector.cuh"
 
@@ -155,6 +156,7 @@ __device__ __forceinline__ void init_stage(TileStage &stage) {
 
 // Tiles first: what is left at the end, when blocks no longer fill the device, is short.
 __global__ void __launch_bounds__(32) move_batch(Batch batch) {
+    begin_in_order();
     __shared__ TileStage stage;
     if (blockIdx.x < batch.tiles) {
         init_stage(stage);
@@ -167,6 +169,7 @@ __global__ void __launch_bounds__(32) move_batch(Batch batch) {
 // For a launch that may take only so many blocks: each is several warps, for the few multiprocessors
 // that it gets to be worth having, and each warp takes job after job.
 __global__ void __launch_bounds__(kBoundedWarps * 32) move_batch_bounded(Batch batch) {
+    begin_in_order();
     extern __shared__ __align__(128) unsigned char shared[];
     unsigned warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileStage &stage = reinterpret_cast<TileStage *>(shared)[warp];

@@ -8,6 +8,7 @@
 #ifndef WARPOOL_DEVICE_MOVE_PATCH_CUH
 #define WARPOOL_DEVICE_MOVE_PATCH_CUH
 
+#include "device/in_order.cuh"
 #include "device/move.cuh"
 
 namespace wp {
@@ -83,6 +84,7 @@ __device__ __forceinline__ void patch_slots(const Patch &patch, const wp_u64 *tr
 // Slots are taken 32 lanes side by side, `kPatchSlots` rows of a block at a time, so that every
 // alignment of the array is read whole lines at a time.
 __global__ void __launch_bounds__(kPatchThreads, 2) patch_slots_in_ranges(Patch patch) {
+    begin_in_order();
     __shared__ wp_u64 tree[kLeaves];
     build_tree(patch, tree);
     constexpr wp_u64 chunk = kPatchThreads * kPatchSlots;
@@ -110,6 +112,7 @@ __global__ void __launch_bounds__(kPatchThreads, 2) patch_slots_in_ranges(Patch 
 }
 
 __global__ void scatter_words(const ulonglong2 *words, wp_u64 count) {
+    begin_in_order();
     wp_u64 index = wp_u64{blockIdx.x} * blockDim.x + threadIdx.x;
     if (index >= count)
         return;

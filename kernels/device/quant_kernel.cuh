@@ -409,6 +409,7 @@ __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slot
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kernel(const wp_quantize a, const Slots slots) {
+    begin_in_order();
     quantize_groups<S, Q>(a, slots, blockIdx.x);
 }
 
@@ -469,6 +470,7 @@ constexpr int ROW_BLOCKS = INTEGER<Q> && WP_ARCH == 900 ? 4 : SHORT<S, Q> ? 3 : 
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, ROW_BLOCKS<S, Q>) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
+    begin_in_order();
     quantize_rows<S, Q>(a, lanes, aligned, blockIdx.x);
 }
 
@@ -476,6 +478,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, ROW_BLOCKS<S, Q>) row_kernel(co
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 || (WORKED_OUT<Q> && SAME<S, BF16>) ? 2 : 3)
     square_kernel(const wp_quantize a, u32 across, const Alignment aligned) {
+    begin_in_order();
     constexpr int V = SLOT<S>, LANES = 128 / V, ROWS = QUANT_THREADS / LANES, U = 128 / ROWS;
     const u32 r = blockIdx.x / across, c = blockIdx.x % across;
     const u64 row = r * 128ull + threadIdx.x / LANES, slot = c * (u64)LANES + threadIdx.x % LANES;

@@ -213,6 +213,7 @@ constexpr int SPAN_BLOCKS = WORKED_OUT<Q> && S::SIZE == 16 ? 3 : 4;
 
 template <class S, class Q, bool SPECIAL>
 __global__ void __launch_bounds__(QUANT_THREADS, SPAN_BLOCKS<S, Q, SPECIAL>) span_kernel(const wp_quantize a, const Slots slots) {
+    begin_in_order();
     quantize_span<S, Q, SPECIAL>(a, slots, blockIdx.x);
 }
 

@@ -32,6 +32,7 @@ __device__ __forceinline__ void with_job(const wp_quantize &t, const Body &body)
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q> < 3 ? GROUP_BLOCKS<S, Q> : 3) group_table_kernel(const wp_quantize t) {
+    begin_in_order();
     with_job(t, [](const Job &job, u32 block) {
         if (job.slots.spans) {
             quantize_span<S, Q, false>(job.a, job.slots, block);
@@ -43,11 +44,13 @@ __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q> < 3 ? GROUP_
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_table_kernel(const wp_quantize t) {
+    begin_in_order();
     with_job(t, [](const Job &job, u32 block) { quantize_rows<S, Q>(job.a, job.lanes, job.slots.aligned, block); });
 }
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, DEQUANT_BLOCKS * 3 / 4) dequant_table_kernel(const wp_quantize t) {
+    begin_in_order();
     with_job(t, [](const Job &job, u32 block) { dequantize<S, Q>(job.a, job.slots, block); });
 }
 

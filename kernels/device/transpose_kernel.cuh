@@ -102,6 +102,7 @@ __device__ __forceinline__ void store_turned(const wp_transpose &a, bool aligned
 template <class S, class D>
 __global__ void __launch_bounds__(QUANT_THREADS, 3)
     transpose_kernel(const wp_transpose a, u32 across, const Sides sides, const Chosen<F32, D, false> how) {
+    begin_in_order();
     constexpr int V = SLOT<S>, SIDE = Turned<D>::SIDE, LANES = SIDE / V, ROWS = QUANT_THREADS / LANES;
     constexpr int ROUNDS = SIDE / ROWS, U = ROUNDS < 4 ? ROUNDS : 4;
     __shared__ alignas(16) u32 tile[SIDE * TILE_WORDS];
