@@ -156,6 +156,10 @@ pub unsafe trait Backend: Send + Sync + 'static {
 
     /// Makes a stream that does not synchronise with the default stream.
     fn stream_create(&self) -> Result<RawStream>;
+    /// Makes one whose kernels the device begins ahead of those of other streams that are ready too.
+    fn urgent_stream_create(&self) -> Result<RawStream> {
+        self.stream_create()
+    }
     /// Destroys a stream from [`Backend::stream_create`]; queued work still completes.
     fn stream_destroy(&self, stream: RawStream) -> Result<()>;
     /// A number that is unique among all streams of this process, also over time.

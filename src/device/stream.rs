@@ -166,6 +166,12 @@ impl Stream {
         Ok(Self::wrap(device, raw, true, false, None).0)
     }
 
+    /// A stream whose kernels begin ahead of others'.
+    pub(crate) fn create_urgent(device: &Device) -> Result<Self> {
+        let raw = device.backend().urgent_stream_create()?;
+        Ok(Self::wrap(device, raw, true, false, None).0)
+    }
+
     /// A stream that represents others under capture.
     pub(super) fn create_gate(device: &Device) -> Result<Self> {
         let raw = device.backend().stream_create()?;

@@ -179,7 +179,7 @@ calls! {
     cuMemHostAlloc = c"cuMemHostAlloc" (addr: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemFreeHost = c"cuMemFreeHost" (addr: *mut c_void);
 
-    cuStreamCreate = c"cuStreamCreate" (stream: *mut CuStream, flags: c_uint);
+    cuStreamCreateWithPriority = c"cuStreamCreateWithPriority" (stream: *mut CuStream, flags: c_uint, priority: c_int);
     cuStreamDestroy = c"cuStreamDestroy_v2" (stream: CuStream);
     cuStreamGetCtx = c"cuStreamGetCtx" (stream: CuStream, context: *mut CuContext);
     cuStreamGetId = c"cuStreamGetId" (stream: CuStream, id: *mut u64);

@@ -255,6 +255,12 @@ unsafe impl Backend for Watch {
         Ok(stream)
     }
 
+    fn urgent_stream_create(&self) -> Result<RawStream> {
+        let stream = self.inner.urgent_stream_create()?;
+        self.books().order.add(stream);
+        Ok(stream)
+    }
+
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
         // Before the driver can reuse the handle.
         self.books().order.remove(stream);

@@ -188,12 +188,15 @@ impl Reducer {
         let narrow = device.stream()?;
         let (mut links, widen) = match is_one(total, size) {
             true => (vec![(comm.clone(), narrow.clone())], narrow.clone()),
-            false => (vec![(comm.clone(), device.stream()?)], device.stream()?),
+            false => (
+                vec![(comm.clone(), Stream::create_urgent(device)?)],
+                device.stream()?,
+            ),
         };
         if !is_one(total, size)
             && let Some(twin) = comm.twin()?
         {
-            links.push((twin, device.stream()?));
+            links.push((twin, Stream::create_urgent(device)?));
         }
         let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashSet;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -21,6 +21,8 @@ use crate::sync::plain::lock;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
+/// Ahead of every priority that a device has; the driver takes the nearest of those.
+const URGENT: c_int = -100;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
 const PORTABLE: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -68,6 +70,16 @@ impl Cuda {
 
     fn enter(&self) -> Result<Entered> {
         self.context.enter(self.driver)
+    }
+
+    fn make_stream(&self, priority: c_int) -> Result<RawStream> {
+        let _context = self.enter()?;
+        let (driver, mut stream) = (self.driver, std::ptr::null_mut());
+        // SAFETY: the call writes one handle.
+        unsafe { driver.cuStreamCreateWithPriority(&raw mut stream, NON_BLOCKING, priority) }
+            .ok(driver)?;
+        lock(&self.streams).insert(stream as u64);
+        Ok(RawStream(stream as u64))
     }
 
     /// Returns the error of a host call that panicked.
@@ -217,12 +229,11 @@ unsafe impl Backend for Cuda {
     }
 
     fn stream_create(&self) -> Result<RawStream> {
-        let _context = self.enter()?;
-        let mut stream = std::ptr::null_mut();
-        // SAFETY: the call writes one handle.
-        unsafe { self.driver.cuStreamCreate(&raw mut stream, NON_BLOCKING) }.ok(self.driver)?;
-        lock(&self.streams).insert(stream as u64);
-        Ok(RawStream(stream as u64))
+        self.make_stream(0)
+    }
+
+    fn urgent_stream_create(&self) -> Result<RawStream> {
+        self.make_stream(URGENT)
     }
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {

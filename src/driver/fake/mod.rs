@@ -139,7 +139,7 @@ fn table() -> Table {
         cuMemFreeAsync,
         cuMemHostAlloc,
         cuMemFreeHost,
-        cuStreamCreate,
+        cuStreamCreateWithPriority,
         cuStreamDestroy,
         cuStreamGetCtx,
         cuStreamGetId,

@@ -27,7 +27,11 @@ fn ready(done: bool) -> Result<()> {
 
 /// # Safety
 /// The driver's own.
-pub(super) unsafe extern "C" fn cuStreamCreate(stream: *mut CuStream, _flags: c_uint) -> c_int {
+pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut CuStream,
+    _flags: c_uint,
+    _priority: c_int,
+) -> c_int {
     in_context(|gpu| {
         let made = gpu.host.stream_create()?;
         lock(&gpu.streams).insert(made.0);

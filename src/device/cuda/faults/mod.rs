@@ -44,7 +44,7 @@ const EXHAUSTIBLE: &[&str] = &[
     "cuMemSetAccess",
     "cuMemPoolCreate",
     "cuMemAllocFromPoolAsync",
-    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuEventCreate",
     "cuEventRecord",
     "cuGraphInstantiateWithFlags",
