@@ -1,0 +1,71 @@
+//! Arrays of pointers: which are refused, and how soon many are added and forgotten.
+
+use super::*;
+
+fn block(index: u32) -> Place {
+    Place::Block(MovableId {
+        index,
+        generation: 1,
+    })
+}
+
+#[test]
+fn arrays_by_the_hundred_thousand_are_added_and_forgotten_soon() {
+    let begun = std::time::Instant::now();
+    let mut arrays = Arrays::default();
+    for at in 0..100_000 {
+        arrays.add(block(at), 4, None).expect("no other");
+        let fixed = Place::Fixed(0x1000 + 8 * u64::from(at));
+        arrays.add(fixed, 1, None).expect("no other");
+    }
+    for index in 0..100_000 {
+        arrays.forget(MovableId {
+            index,
+            generation: 1,
+        });
+    }
+    assert_eq!(arrays.list.len(), 100_000);
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn arrays_with_a_slot_in_common_are_refused_and_others_are_not() {
+    let mut arrays = Arrays::default();
+    let fixed = |arrays: &mut Arrays, addr, slots| arrays.add(Place::Fixed(addr), slots, None);
+    let first = fixed(&mut arrays, 800, 10).expect("no other");
+    fixed(&mut arrays, 840, 0).expect("no slots");
+    fixed(&mut arrays, 960, 10).expect("no other");
+    for (addr, slots) in [
+        (800, 1),
+        (792, 2),
+        (872, 1),
+        (848, 2),
+        (0, 1000),
+        (952, 2),
+        (888, u64::MAX),
+    ] {
+        assert!(
+            fixed(&mut arrays, addr, slots).is_err(),
+            "{slots} at {addr}"
+        );
+    }
+    fixed(&mut arrays, 792, 1).expect("it ends where one begins");
+    fixed(&mut arrays, 880, 10).expect("between two");
+    arrays.remove(first);
+    fixed(&mut arrays, 800, 10).expect("the other is gone");
+    fixed(&mut arrays, u64::MAX - 7, u64::MAX).expect("no other");
+    arrays.add(block(1), 4, None).expect("no other");
+    assert!(arrays.add(block(1), 1, None).is_err());
+    arrays.add(block(2), 0, None).expect("no slots");
+    arrays
+        .add(block(2), 1, None)
+        .expect("the other has no slots");
+    let all = arrays.list.len();
+    for index in [1, 2] {
+        let generation = 1;
+        arrays.forget(MovableId { index, generation });
+    }
+    assert_eq!(arrays.list.len(), all - 3);
+    arrays.add(block(1), 4, None).expect("the other is gone");
+}
