@@ -37,33 +37,25 @@ impl Block {
         }
     }
 
-    /// The captures whose work uses the block, by what was declared.
-    fn captures(&self) -> Vec<Arc<Recorder>> {
+    /// All captures that a free on `stream` is to keep the block for: those whose work uses it by what was declared,
+    /// that stream's and its own; none where what was declared is of the stream's capture alone, which such a free
+    /// finds by itself.
+    fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
-        let left = left.filter(|graph| !graph.is_over());
-        let mut captures: Vec<Arc<Recorder>> = Vec::new();
-        for capture in streams.filter_map(Stream::recorder).chain(left.cloned()) {
-            if !captures.iter().any(|other| Arc::ptr_eq(other, &capture)) {
-                captures.push(capture);
-            }
-        }
-        captures
-    }
-
-    /// All captures that a free on `stream` is to keep the block for, with those of that stream and of its own;
-    /// none where what was declared is of the stream's capture alone, which such a free finds by itself.
-    fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
-        let (mut captures, theirs) = (self.captures(), stream.timeline.recorder());
+        let left = left.filter(|graph| !graph.is_over()).cloned();
+        let declared: Vec<_> = (streams.filter_map(Stream::recorder)).chain(left).collect();
+        let theirs = stream.timeline.recorder();
         let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
-        if captures.iter().all(is_theirs) {
+        if declared.iter().all(is_theirs) {
             return Vec::new();
         }
         let own = self.lane().stream.timeline.recorder();
-        for capture in theirs.into_iter().chain(own) {
-            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture))
-                && !seeded!("block-kept-for-declared-captures-alone")
-            {
+        let others = theirs.into_iter().chain(own);
+        let others = others.filter(|_| !seeded!("block-kept-for-declared-captures-alone"));
+        let mut captures: Vec<Arc<Recorder>> = Vec::new();
+        for capture in declared.into_iter().chain(others) {
+            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture)) {
                 captures.push(capture);
             }
         }
@@ -82,11 +74,8 @@ impl Block {
         let home = &self.lane().stream.timeline;
         if let Some(own) = home.recorder() {
             let is_of = |on: &Timeline| on.recorder().is_some_and(|it| Arc::ptr_eq(&it, &own));
-            for on in left
-                .branches
-                .iter()
-                .filter(|on| on.uid != home.uid && is_of(on))
-            {
+            let others = left.branches.iter().filter(|on| on.uid != home.uid);
+            for on in others.filter(|on| is_of(on)) {
                 // A capture that the driver gives no event has failed.
                 let _ = home.wait_for(on, u64::MAX);
             }

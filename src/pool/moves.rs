@@ -18,7 +18,7 @@ use crate::seeded::seeded;
 pub(crate) type Way = (u64, u64, u64);
 
 /// Mapped memory between two places where nothing is mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -98,10 +98,8 @@ impl Core {
             if runs.last().is_none_or(|run| run.end != start) {
                 runs.push(Run {
                     start,
-                    end: start,
                     movable: true,
-                    free: 0,
-                    gap: 0,
+                    ..Run::default()
                 });
             }
             if let Some(run) = runs.last_mut() {

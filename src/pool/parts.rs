@@ -17,24 +17,16 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     // What is idle in the part itself counts for the request.
     let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
     let root = root.upgrade().filter(|_| !is_limit);
-    let released: u64 = root.map_or(0, |root| {
-        // Without the lock: the trims wait on the host.
-        let parts: Vec<Pool> = {
-            let parts = lock(&root.parts);
-            parts.values().flat_map(Pool::with_parts).collect()
-        };
-        let all = parts.iter().map(Pool::shared).chain([&root.shared]);
-        let others = all.filter(|it| it.uid != asking);
-        let released = |part: &Arc<Shared>| {
-            let before = part.core.lock().reserved();
-            // What went before an error counts.
-            let _ = part.trim(0);
-            before.saturating_sub(part.core.lock().reserved())
-        };
-        others.map(released).sum()
+    let all = root.map_or_else(Vec::new, |handle| Pool { handle }.with_parts());
+    let others = all.iter().map(Pool::shared).filter(|it| it.uid != asking);
+    let released = others.map(|part| {
+        let before = part.core.lock().reserved();
+        // What went before an error counts.
+        let _ = part.trim(0);
+        before.saturating_sub(part.core.lock().reserved())
     });
-    match released {
-        0 => Relief::Exhausted,
+    match released.sum() {
+        0u64 => Relief::Exhausted,
         _ => Relief::Retry,
     }
 }

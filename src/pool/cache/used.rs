@@ -68,11 +68,9 @@ impl Uses {
 
     /// Makes `home`, or else the host, wait for all of it.
     pub(in crate::pool) fn wait(&self, home: &Timeline) -> Result<()> {
-        let waited = self
-            .all()
-            .map(|(theirs, tick)| wait_for(home, &theirs, tick));
-        let outcome = waited.reduce(|before, waited| waited.and(before));
-        outcome.unwrap_or(Ok(()))
+        self.all().fold(Ok(()), |before, (theirs, tick)| {
+            wait_for(home, &theirs, tick).and(before)
+        })
     }
 
     /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
@@ -172,14 +170,11 @@ impl Transfer {
 
     /// The questions about all such work, or waits of the host for it.
     pub(crate) fn ask_of_all_used(&self, wait: bool) -> Questions {
-        self.ask_of_used(
-            usize::MAX,
-            |_| true,
-            |_, tick| match wait {
-                true => Ask::Done(tick),
-                false => Ask::Progress(tick, tick),
-            },
-        )
+        let ask = |_: &Used, tick| match wait {
+            true => Ask::Done(tick),
+            false => Ask::Progress(tick, tick),
+        };
+        self.ask_of_used(usize::MAX, |_| true, ask)
     }
 }
 
