@@ -22,22 +22,16 @@ use crate::seeded::seeded;
 use crate::sync::latch;
 
 impl Outstanding {
-    /// One block more, of a lane that is retired.
-    pub(crate) fn enter(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+    /// So many blocks more, of a lane that is retired.
+    pub(crate) fn enter(&self, blocks: i64) {
+        self.0.fetch_add(blocks, Ordering::AcqRel);
     }
 
     /// One block less; true if that ends the lane.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
-        // Until `retire` is called the count is not above zero, so it cannot pass one.
+        // Until what is out enters, the count is not above zero, so it cannot pass one.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    /// The lane is retired with `out` blocks that are not freed; true if that ends it.
-    #[must_use]
-    pub(crate) fn retire(&self, out: i64) -> bool {
-        self.0.fetch_add(out, Ordering::AcqRel) + out == 0
     }
 }
 
@@ -76,7 +70,7 @@ impl Drop for Counted<'_> {
 impl Lane {
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
     pub(crate) fn enter(&self) {
-        self.others.outstanding.enter();
+        self.others.outstanding.enter(1);
     }
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
@@ -86,19 +80,19 @@ impl Lane {
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        let here = state.counters.blocks() + state.pending as i64;
-        drop(state);
-        // Those freed elsewhere from here on leave.
+        // One for the lane itself, until its caches are empty. Those freed elsewhere from here on leave; a request that
+        // finds the lane retired enters behind this.
+        let here = 1 + state.counters.blocks() + state.pending as i64;
         let out = here - self.others.elsewhere.retire() as i64;
+        self.others.outstanding.enter(out);
+        drop(state);
         self.drain(ALL_BINS, core);
         self.end_used();
         self.shared.drain(Some(self.slot), core);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         Arc::make_mut(&mut latch(&self.shared.listed))
             .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));
-        if self.others.outstanding.retire(out) {
-            self.end();
-        }
+        self.leave();
     }
 
     /// One block is gone, freed elsewhere or after the lane was retired. The lane may be gone afterwards.

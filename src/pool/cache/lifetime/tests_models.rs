@@ -43,8 +43,9 @@ fn a_lane_ends_once_and_whoever_ends_it_sees_what_was_counted_of_all_its_blocks(
                 thread::spawn(move || lane.free(sizes))
             })
             .into();
-        let out = 2 - lane.elsewhere.retire() as i64;
-        if lane.outstanding.retire(out) {
+        let out = 3 - lane.elsewhere.retire() as i64;
+        lane.outstanding.enter(out);
+        if lane.outstanding.leave() {
             lane.end();
         }
         frees.into_iter().for_each(|free| free.join().unwrap());

@@ -1,5 +1,7 @@
 //! What lanes take from each other, and as what it counts.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::device::{Device, Stream};
 use crate::pool::ask;
@@ -324,4 +326,34 @@ fn caches_keep_a_fifth_of_the_slack_together_and_each_some_at_least() {
     assert_eq!(kept(config(), 0.1, MIB), ([1, 4], 4));
     let fixed = config().cache_bytes(3 * MIB);
     assert_eq!(kept(fixed, 4.0, 20 * MIB), ([3, 3], 4));
+}
+
+#[test]
+fn a_lane_does_not_end_under_a_request_that_began_while_it_was_retired() {
+    let world = World::new(PoolConfig::default());
+    let lane = world.lane(0);
+    let World { pool, streams } = world;
+    let [stream, other] = streams;
+    let [asks, freed] = [(); 2].map(|()| pool.alloc(&stream, BYTES).unwrap());
+    drop(pool.alloc(&other, BYTES).unwrap());
+    let (shared, uid) = (pool.shared(), stream.id());
+    let until = |so: &dyn Fn() -> bool| (0..).take_while(|_| !so()).for_each(crate::sync::pause);
+    let entered = || lane.others.outstanding.0.load(Ordering::Acquire);
+    // The lane comes to no end while this is held.
+    let held = latch(&shared.transfer.state);
+    let (is_kept, block) = std::thread::scope(|scope| {
+        scope.spawn(move || drop(stream));
+        until(&|| latch(&lane.own.state).retired);
+        let before = entered();
+        let asked = scope.spawn(|| asks.lane().alloc(BYTES).unwrap());
+        until(&|| entered() > before);
+        freed.free_on(&other).unwrap();
+        let is_kept = lock(&shared.books).streams.contains_key(&uid);
+        drop(held);
+        (is_kept, asked.join().unwrap())
+    });
+    assert!(is_kept);
+    drop((asks, block));
+    assert!(!lock(&shared.books).streams.contains_key(&uid));
+    pool.check_invariants().unwrap();
 }
