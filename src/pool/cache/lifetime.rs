@@ -27,6 +27,15 @@ impl Outstanding {
         self.0.fetch_add(blocks, Ordering::AcqRel);
     }
 
+    /// One block more, unless the lane has ended; whether it has not. Of a lane that is retired.
+    pub(crate) fn enter_again(&self) -> bool {
+        let more = |blocks| (blocks > 0).then_some(blocks + 1);
+        (self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more))
+        .is_ok()
+    }
+
     /// One block less; true if that ends the lane.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {

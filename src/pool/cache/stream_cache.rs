@@ -246,22 +246,27 @@ impl Lane {
             // A graph's memory has no slabs.
             return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
-        self.expect();
+        self.expect()?;
         self.alloc_core(bytes, requested)
     }
 
     /// Notes a request as pending; of a lane that is retired as a block that it waits for.
-    fn expect(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the lane has ended: nothing would keep it for a block.
+    fn expect(&self) -> Result<()> {
         let mut state = latch(&self.own.state);
-        match state.retired {
-            true => self.enter(),
-            false => state.pending += 1,
+        if !state.retired {
+            state.pending += 1;
+        } else if !self.others.outstanding.enter_again() {
+            return Err(Error::invalid("pool", "it is closed: make another"));
         }
+        Ok(())
     }
 
     /// A block of `bytes` if the core has it without help from above.
     pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        self.expect();
+        self.expect()?;
         let counted = Counted(self);
         let granted = self.shared.try_acquire(self, bytes, bytes, false)?;
         Ok(granted.map(|grant| counted.granted(grant, bytes, bytes)))

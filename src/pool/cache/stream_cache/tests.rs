@@ -357,3 +357,12 @@ fn a_lane_does_not_end_under_a_request_that_began_while_it_was_retired() {
     assert!(!lock(&shared.books).streams.contains_key(&uid));
     pool.check_invariants().unwrap();
 }
+
+#[test]
+fn a_lane_that_has_ended_serves_no_request() {
+    let world = World::new(PoolConfig::default());
+    let lane = world.lane(0);
+    drop(world.pool);
+    assert!(lane.alloc(BYTES).is_err());
+    assert!(lane.try_alloc(BYTES).is_err());
+}
