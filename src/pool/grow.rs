@@ -42,7 +42,12 @@ pub(crate) struct Mapping {
     /// Most bytes of a new handle.
     largest: u64,
     site: Site,
-    /// Of the mappings to clear those taken down, and of the handles those mapped elsewhere.
+    done: Done,
+}
+
+/// How far a mapping came: of the mappings to clear those taken down, of the handles those mapped elsewhere, new ones.
+#[derive(Default)]
+struct Done {
     cleared: usize,
     moved: usize,
     made: Vec<Made>,
@@ -53,17 +58,17 @@ impl Mapping {
         ask::put(&self.waits, waits)?;
         for kept in &self.clear {
             self.site.unmap(kept.start, kept.bytes)?;
-            self.cleared += 1;
+            self.done.cleared += 1;
         }
         for moving in &self.moving {
             let frame = moving.at.frame;
             if !moving.stands {
                 self.site.map(moving.to, frame.bytes, frame.phys)?;
             }
-            self.moved += 1;
+            self.done.moved += 1;
         }
         let part = (self.placement.map_to() - self.to_create, self.to_create);
-        make_handles(&self.site, part, self.largest, &mut self.made)
+        make_handles(&self.site, part, self.largest, &mut self.done.made)
     }
 }
 
@@ -151,10 +156,9 @@ impl Core {
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
         let highest = clear.first().map_or(to, |kept| kept.end().max(to));
         let reserved = self.extents.reserve(gap, lowest, highest);
-        let (start, end) = (placement.start, placement.end());
-        let mut lean = self.hold_free(placement.first, start, from, stream);
+        let mut lean = self.hold_free(placement.first, placement.start, from, stream);
         let above = self.extents.get(reserved).next;
-        lean.extend(self.hold_free(above, to.max(start), end, stream));
+        lean.extend(self.hold_free(above, to.max(placement.start), placement.end(), stream));
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
         let moved = moving.iter().map(|it| it.held.epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
@@ -173,9 +177,7 @@ impl Core {
             to_create,
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
-            cleared: 0,
-            moved: 0,
-            made: Vec::new(),
+            done: Done::default(),
         })
     }
 
@@ -226,14 +228,14 @@ impl Core {
         // What is mapped begins there or above.
         let lowest = self.extents.retired(mapping.reserved);
         self.end_clearing(&mapping);
-        for moving in &mapping.moving[..mapping.moved] {
+        for moving in &mapping.moving[..mapping.done.moved] {
             self.book_moved(mapping.stream, moving);
         }
-        let refused = self.book_made(std::mem::take(&mut mapping.made));
+        let refused = self.book_made(std::mem::take(&mut mapping.done.made));
         let Some(error) = error.or(refused) else {
             return Ok(self.take_mapped(&mapping, lowest));
         };
-        let rest = mapping.moving[mapping.moved..].iter();
+        let rest = mapping.moving[mapping.done.moved..].iter();
         for held in rest.map(|it| &it.held).chain(&mapping.lean) {
             self.let_go(held);
         }
@@ -252,7 +254,7 @@ impl Core {
 
     /// Books which kept mappings are gone, and keeps the others as before.
     fn end_clearing(&mut self, mapping: &Mapping) {
-        let (gone, left) = mapping.clear.split_at(mapping.cleared);
+        let (gone, left) = mapping.clear.split_at(mapping.done.cleared);
         for kept in gone {
             self.arena.stale_unmapped(kept.start);
         }
@@ -262,7 +264,7 @@ impl Core {
             }
         }
         // Its handle is held, so that nobody gives it up.
-        let unmoved = mapping.moving[mapping.moved..].iter();
+        let unmoved = mapping.moving[mapping.done.moved..].iter();
         for moving in unmoved.filter(|it| it.stands) {
             self.arena.keep(moving.to);
         }

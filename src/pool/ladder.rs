@@ -2,22 +2,30 @@
 //!
 //! Each step is a function that looks at the heap under the pool's lock and says what next. What calls the
 //! driver or waits is a job, for which the lock is let go: see `job`. A request for a slot climbs as one
-//! for a block does, and looks for a slot, or for the memory of a slab.
+//! for a block does, and looks for a slot, or for the memory of a slab. The last step asks for help, of what layers above
+//! and the application registered (`pressure`); where there is none, the request is an error.
 
 mod steps;
+
+use std::sync::atomic::Ordering;
 
 use super::ask::{self, Questions};
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::Left;
+use super::pressure::{Asked, Left, MovesFirst, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
 use super::tuning::WAITS_WITHOUT_THE_LOCK;
-use crate::error::Result;
+use crate::device::lock;
+use crate::error::{Error, OutOfMemory, Result};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, Grant, StreamIndex};
+use crate::seeded::seeded;
 use crate::sync::pause;
+
+/// Rank of what moves memory before handles are mapped elsewhere; below all steps.
+const MOVES_FIRST_RANK: u8 = 0;
 
 type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
 
@@ -317,6 +325,78 @@ impl Core {
             false if history.is_own(stream) => Told::OwnStream(bytes),
             false => Told::ReadyElsewhere(bytes),
         });
+    }
+}
+
+impl Shared {
+    /// Registers a step; lower ranks come first.
+    pub(crate) fn add_relief(&self, rank: u8, step: ReliefStep) {
+        let mut relief = lock(&self.relief);
+        let at = relief.partition_point(|(other, _)| *other <= rank);
+        relief.insert(at, (rank, step));
+    }
+
+    /// Registers who may move memory before handles are mapped elsewhere; the first counts.
+    pub(crate) fn moves_first(&self, moves: MovesFirst) {
+        let _ = self.moves_first.set(moves);
+    }
+
+    /// Asks who moves memory before so many handles are mapped elsewhere; whether it moved any.
+    pub(super) fn ask_to_move(&self, bytes: u64, handles: u64) -> bool {
+        let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
+        let moves = self.moves_first.get().filter(|_| asked.is_some());
+        moves.is_some_and(|moves| moves(bytes, handles))
+    }
+
+    /// Asks the registered steps, from where it came to the last time; whether one says to try the request again.
+    pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
+        // What growing buffers no longer use goes ahead of all that moves memory.
+        if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
+            self.retries.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let steps = left.get_or_insert_with(|| lock(&self.relief).clone().into_iter().peekable());
+        while let Some((rank, step)) = steps.peek() {
+            let Some(_asked) = Asked::of(self.uid, *rank) else {
+                return false;
+            };
+            let pressure = Pressure {
+                requested: bytes,
+                stream,
+                figures: self.figures(bytes),
+            };
+            if step(&pressure) == Relief::Retry {
+                self.retries.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            steps.next();
+        }
+        false
+    }
+
+    fn figures(&self, bytes: u64) -> OutOfMemory {
+        let holders = self.leak_report().holders();
+        let after_compaction = self.snapshot().after_compaction();
+        let core = self.core.lock();
+        let free_slots = core.slabs.free_bytes();
+        OutOfMemory {
+            requested: bytes,
+            live: core.live() + core.grown()
+                - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
+            reserved: core.reserved(),
+            limit: core.limit(),
+            device_free: self.device.backend().free_bytes().ok(),
+            largest_hole: core.extents.largest_hole(),
+            after_compaction,
+            holders,
+        }
+    }
+
+    /// Counts a request that failed; gives its error.
+    pub(crate) fn out_of_memory(&self, bytes: u64) -> Error {
+        let figures = self.figures(bytes);
+        self.core.lock().count(Told::OutOfMemory(bytes));
+        Error::OutOfMemory(Box::new(figures))
     }
 }
 

@@ -48,7 +48,6 @@ mod parts;
 mod pressure;
 mod private;
 mod release;
-mod relief;
 mod shared;
 mod sleep;
 mod stats;
