@@ -231,3 +231,15 @@ fn actions_that_need_what_is_not_there_are_refused() {
     let saved = Action::ForwardSaving { stage: 0 };
     assert!(refused(&[saved, saved]));
 }
+
+#[test]
+fn a_chain_of_very_many_stages_is_planned_by_the_plain_rule_soon() {
+    let begun = std::time::Instant::now();
+    let stages = vec![Stage::new(1 << 10); 100_000];
+    for stride in [1, 300, 100_000] {
+        let plan = keep_every(&stages, 1 << 10, stride).expect("a plan");
+        assert!(plan.peak_bytes > 0);
+    }
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+}

@@ -19,6 +19,8 @@ struct Kept<'a> {
     outputs: Vec<bool>,
     /// By stage: all that its backward needs is there, its input apart.
     saved: Vec<bool>,
+    /// Bytes of these and those.
+    held: u64,
     /// The stage whose output's gradient is there.
     gradient: usize,
 }
@@ -36,22 +38,34 @@ impl Kept<'_> {
         stage == 0 || self.outputs[stage - 1] || self.saved[stage - 1]
     }
 
+    /// Sets whether a stage's output is there by itself.
+    fn set_output(&mut self, stage: usize, there: bool) {
+        let bytes = self.stages[stage].output_bytes;
+        set(&mut self.outputs[stage], there, &mut self.held, bytes);
+    }
+
+    /// Sets whether a stage is saved.
+    fn set_saved(&mut self, stage: usize, there: bool) {
+        let bytes = self.stages[stage].saved_bytes;
+        set(&mut self.saved[stage], there, &mut self.held, bytes);
+    }
+
     fn bytes(&self) -> u64 {
-        let mut bytes = self.input_bytes;
-        for (stage, facts) in self.stages.iter().enumerate() {
-            if self.outputs[stage] {
-                bytes += facts.output_bytes;
-            }
-            if self.saved[stage] {
-                bytes += facts.saved_bytes;
-            }
-        }
-        bytes + self.gradient_bytes()
+        self.input_bytes + self.held + self.gradient_bytes()
     }
 
     fn gradient_bytes(&self) -> u64 {
         let facts = self.gradient.checked_sub(1).map(|at| self.stages[at]);
         facts.map_or(self.input_bytes, |facts| facts.output_bytes)
+    }
+}
+
+/// Sets whether something of `bytes` is there, and counts it in `held`.
+fn set(is_there: &mut bool, there: bool, held: &mut u64, bytes: u64) {
+    match (std::mem::replace(is_there, there), there) {
+        (false, true) => *held += bytes,
+        (true, false) => *held -= bytes,
+        _ => {}
     }
 }
 
@@ -70,6 +84,7 @@ pub(super) fn walk(stages: &[Stage], input_bytes: u64, actions: &[Action]) -> Re
         input_bytes,
         outputs: vec![false; count],
         saved: vec![false; count],
+        held: 0,
         gradient: count,
     };
     let mut walked = Walked::default();
@@ -102,10 +117,10 @@ fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64>
             if kept.outputs[stage] {
                 return Err(refused(action, "its output is there already"));
             }
-            kept.outputs[stage] = true;
+            kept.set_output(stage, true);
             let during = kept.bytes() + facts.forward_scratch;
             if !keep_input && stage > 0 {
-                kept.outputs[stage - 1] = false;
+                kept.set_output(stage - 1, false);
             }
             (walked.time, walked.forwards) =
                 (walked.time + facts.forward_time, walked.forwards + 1);
@@ -115,7 +130,7 @@ fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64>
             if kept.saved[stage] {
                 return Err(refused(action, "it is saved already"));
             }
-            kept.saved[stage] = true;
+            kept.set_saved(stage, true);
             (walked.time, walked.forwards) =
                 (walked.time + facts.forward_time, walked.forwards + 1);
             Ok(kept.bytes() + facts.forward_scratch)
@@ -126,10 +141,10 @@ fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64>
             }
             // The gradient of the input is made while that of the output is read.
             let during = kept.bytes() + kept.input_of(stage) + facts.backward_scratch;
-            kept.saved[stage] = false;
+            kept.set_saved(stage, false);
             // Backward of the stage before needs what that one saves, not its output by itself.
             for gone in [Some(stage), stage.checked_sub(1)].into_iter().flatten() {
-                kept.outputs[gone] = false;
+                kept.set_output(gone, false);
             }
             kept.gradient = stage;
             walked.time += facts.backward_time;
