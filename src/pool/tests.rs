@@ -220,3 +220,43 @@ fn neighbours_are_one_range_for_a_pool_that_falls_asleep_and_a_hole_parts_them()
     let two = [(base, 8192), (base + 2 * 8192, 2 * 8192)];
     assert_eq!(pool.shared().live_ranges(), two);
 }
+
+/// Requests of a second.
+fn requests(pool: &Pool, stream: &crate::Stream) -> u64 {
+    let (begun, mut count) = (std::time::Instant::now(), 0);
+    let mut ring: Vec<_> = (0..200).map(|_| None).collect();
+    let mut draw = crate::device::sim::Rng::new(7);
+    while begun.elapsed() < std::time::Duration::from_secs(1) {
+        let bytes = (1 + draw.below(512)) << 13;
+        ring[draw.below(200) as usize] = Some(pool.alloc(stream, bytes).unwrap());
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_thread_that_always_takes_snapshots_leaves_the_pool_to_others() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let device = Device::host().unwrap();
+    // No cache serves a request: each takes the lock.
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+    let stream = device.stream().unwrap();
+    let many = (0..10_000).map(|at| pool.alloc(&stream, (1 + at % 50) << 10).unwrap());
+    let _many: Vec<_> = many.collect();
+    // The first's other thread takes a processor alone.
+    let [alone, beside] = [false, true].map(|walks| {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let walked = walks.then(|| pool.snapshot().pieces.len());
+                    std::hint::black_box(walked);
+                }
+            });
+            let count = requests(&pool, &stream);
+            stop.store(true, Ordering::Relaxed);
+            count
+        })
+    });
+    assert!(beside > alone / 3, "{beside} and {alone} requests");
+}
