@@ -387,8 +387,8 @@ impl fmt::Debug for Stream {
     }
 }
 
-#[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
