@@ -301,8 +301,8 @@ fn walk(streams: usize, handles: HandleSize, limit: Option<u64>) {
 
 /// A walk near the limit with handles of up to four granules. What is idle is counted in handles, as
 /// the pool's own figures say, since a granule of a larger handle cannot be had alone.
-fn walk_with_large_handles(streams: usize, limit: Option<u64>) {
-    let mut random = Rng::new(11);
+fn walk_with_large_handles(streams: usize, limit: Option<u64>, seed: u64) {
+    let mut random = Rng::new(seed);
     on_books(32, |device| {
         let config = PoolConfig::default().handles(HandleSize::UpTo(4 * GRANULE));
         let mut world = World::new(device, config.cache_bytes(0), streams);
@@ -342,13 +342,17 @@ fn walk_with_large_handles(streams: usize, limit: Option<u64>) {
 
 #[test]
 fn a_request_that_fits_into_large_handles_never_fails() {
-    walk_with_large_handles(1, Some(24 * GRANULE));
-    walk_with_large_handles(4, Some(24 * GRANULE));
+    walk_with_large_handles(1, Some(24 * GRANULE), 11);
+    for seed in [11, 15, 17, 21] {
+        walk_with_large_handles(4, Some(24 * GRANULE), seed);
+    }
 }
 
 #[test]
 fn a_request_that_fits_into_large_handles_never_fails_where_the_device_is_the_limit() {
-    walk_with_large_handles(4, None);
+    for seed in [11, 14] {
+        walk_with_large_handles(4, None, seed);
+    }
 }
 
 #[test]

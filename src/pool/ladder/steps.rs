@@ -216,12 +216,18 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(core.begin_reaping_all(), Then::Look)
 }
 
-/// Idle handles too large for what is left are given up for new ones that fit, which waits on the host.
+/// Idle handles too large for what is left are given up for new ones that fit, which waits on the host. The place that
+/// needs the fewest may leave too few beside it: then all are, if they suffice for a place of its own.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
         let bytes = plan.lacking + total(&plan.idle);
-        core.begin_giving_up(Some(&plan.placement), bytes, true)
+        let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
+        beside.or_else(|| {
+            let all = total(&core.idle(None, u64::MAX, |_| true));
+            (all >= climb.size.next_multiple_of(core.granule()))
+                .then(|| core.begin_trim(0, true))?
+        })
     });
     work_or_next(job, Then::Look)
 }
