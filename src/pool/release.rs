@@ -181,7 +181,8 @@ impl Core {
     }
 
     /// Begins to give up idle handles of at least `bytes` likewise: for a `placement` those outside it, and none
-    /// where there are not so many; else all there are then.
+    /// where there are not so many; else all there are then. For a placement old mappings go too, which may be of
+    /// those handles: the device has a handle's memory back with its last mapping.
     pub(super) fn begin_giving_up(
         &mut self,
         placement: Option<&Placement>,
@@ -191,14 +192,17 @@ impl Core {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let mut idle = self.idle(placement, u64::MAX, usable);
         let few = placement.is_some() && total(&idle) < bytes;
-        let kept = few || seeded!("idle-memory-kept-from-growing-buffers");
-        let mut left = if kept { 0 } else { bytes };
+        if few || seeded!("idle-memory-kept-from-growing-buffers") {
+            return None;
+        }
+        let mut left = bytes;
         idle.retain(|it| {
             let goes = left > 0;
             left = left.saturating_sub(it.frame.bytes);
             goes
         });
-        self.begin_release(&idle, None, Vec::new())
+        let old = placement.map(|_| std::mem::take(&mut self.retiring));
+        self.begin_release(&idle, old.into_iter().flatten(), Vec::new())
     }
 
     pub(super) fn soft_limit(&self) -> u64 {

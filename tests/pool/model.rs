@@ -350,7 +350,7 @@ fn a_request_that_fits_into_large_handles_never_fails() {
 
 #[test]
 fn a_request_that_fits_into_large_handles_never_fails_where_the_device_is_the_limit() {
-    for seed in [11, 14] {
+    for seed in [11, 14, 33] {
         walk_with_large_handles(4, None, seed);
     }
 }
