@@ -10,6 +10,7 @@ mod steps;
 use std::sync::atomic::Ordering;
 
 use super::ask::{self, Questions};
+use super::cache::Cached;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
@@ -179,14 +180,20 @@ impl<'a> Climb<'a> {
         any
     }
 
-    /// Counts what the request was served.
-    fn served(&self, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
+    /// Counts what the request was served, or gives it back where its lane has ended.
+    fn served(&self, mut core: CoreGuard<'_>, grant: Grant) -> Result<Option<Grant>> {
         if self.relieved {
             core.count(Told::Relieved(self.bytes));
         }
         let missed = self.lane.settle(self.bytes, self.requested);
+        let missed = missed.inspect_err(|_| {
+            let addr = self.lane.shared.base + grant.offset;
+            core.active.add(self.bytes);
+            self.lane
+                .give_back(Cached::new(grant.id, addr, self.bytes, 0), &mut core);
+        })?;
         self.lane.served(self.bytes, missed, core);
-        grant
+        Ok(Some(grant))
     }
 }
 
@@ -227,7 +234,7 @@ impl Shared {
             let turn = step(climb, &mut core)?;
             let then;
             (core, then) = match turn {
-                Turn::Served(grant) => return Ok(Some(climb.served(core, grant))),
+                Turn::Served(grant) => return climb.served(core, grant),
                 Turn::Then(then) => (core, then),
                 Turn::Work(job, then) => {
                     let is_mapping = matches!(*job, Job::Map(_));
@@ -241,7 +248,7 @@ impl Shared {
                     }
                     climb.look_for_given_back(&core);
                     if let Some(grant) = climb.cut(&mut core, grant) {
-                        return Ok(Some(climb.served(core, grant)));
+                        return climb.served(core, grant);
                     }
                     (core, grant.map_or(then, |_| Then::Next))
                 }

@@ -159,8 +159,6 @@ pub(crate) struct LaneState {
     pub(super) counters: Counters,
     /// Most bytes that the cache keeps.
     pub(super) room: u64,
-    /// Requests that are looked for beyond the cache: the lane does not end under them.
-    pub(super) pending: u64,
     /// The size that the cache did not have last, and how often in a row.
     pub(super) missed: (u64, u64),
     /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.

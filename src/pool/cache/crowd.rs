@@ -59,7 +59,6 @@ impl Lane {
         if seeded!("nearest-block-has-the-size-asked-for") {
             near.bytes = bytes;
         }
-        state.pending -= u64::from(!seeded!("nearest-block-holds-its-lane"));
         (state.counters).allocate(near.bytes, requested, &self.others.elsewhere);
         Some(near)
     }

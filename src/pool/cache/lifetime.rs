@@ -7,6 +7,9 @@
 //! says so where frees on other lanes count, and has *outstanding* be what is out by all those numbers;
 //! from then on every free takes one from that, and whoever brings it to zero, once, ends the lane.
 //!
+//! A request under way counts nothing: whoever makes it holds the pool and the stream, or a block of the lane. One that
+//! holds neither, as of a movable block that comes back, is an error where the lane has ended meanwhile.
+//!
 //! Lanes of a pool without a handle end together, with its last block: a thread may free a block in the
 //! order of any stream that it holds, and finds that stream's lane without a count of references too.
 
@@ -14,11 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::free_lists::ALL_BINS;
-use crate::device::{Addr, lock};
-use crate::heap::{Grant, Id};
+use crate::device::lock;
 use crate::pool::core::Core;
-use crate::pool::structure::{Block, Lane, Outstanding};
-use crate::seeded::seeded;
+use crate::pool::structure::{Lane, Outstanding};
 use crate::sync::latch;
 
 impl Outstanding {
@@ -30,10 +31,8 @@ impl Outstanding {
     /// One block more, unless the lane has ended; whether it has not. Of a lane that is retired.
     pub(crate) fn enter_again(&self) -> bool {
         let more = |blocks| (blocks > 0).then_some(blocks + 1);
-        (self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more))
-        .is_ok()
+        let entered = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        entered.is_ok()
     }
 
     /// One block less; true if that ends the lane.
@@ -41,38 +40,6 @@ impl Outstanding {
     pub(crate) fn leave(&self) -> bool {
         // Until what is out enters, the count is not above zero, so it cannot pass one.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-}
-
-/// A request that its lane waits for, until there is a block or this is dropped: a callback may panic.
-pub(crate) struct Counted<'a>(pub(crate) &'a Lane);
-
-impl Counted<'_> {
-    pub(crate) fn block(self, id: Id, addr: Addr, bytes: u64, requested: u64) -> Block {
-        let lane = self.0;
-        std::mem::forget(self);
-        Block::new(lane, id, addr, bytes, requested)
-    }
-
-    pub(crate) fn granted(self, grant: Grant, bytes: u64, requested: u64) -> Block {
-        let addr = self.0.shared.base + grant.offset;
-        self.block(grant.id, addr, bytes, requested)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        if seeded!("panicked-request-holds-its-lane") && std::thread::panicking() {
-            return;
-        }
-        let mut state = latch(&self.0.own.state);
-        if state.retired {
-            drop(state);
-            // The lane may be gone afterwards.
-            self.0.leave();
-        } else {
-            state.pending -= u64::from(!seeded!("failed-request-holds-its-lane"));
-        }
     }
 }
 
@@ -90,8 +57,8 @@ impl Lane {
             return;
         }
         // One for the lane itself, until its caches are empty. Those freed elsewhere from here on leave; a request that
-        // finds the lane retired enters behind this.
-        let here = 1 + state.counters.blocks() + state.pending as i64;
+        // is served from here on enters.
+        let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
         self.others.outstanding.enter(out);
         drop(state);

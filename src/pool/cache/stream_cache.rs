@@ -14,7 +14,6 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use super::lifetime::Counted;
 use crate::device::{Addr, StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
@@ -35,23 +34,14 @@ const LARGEST: u64 = 1 << 46;
 /// What [`Lane::serve_kept`] gives in place of an extent: nothing was looked at.
 pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 
-/// As [`BUSY`]: the cache has none, and the request is noted as pending.
+/// As [`BUSY`]: the cache has none, and the miss is noted.
 pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
 
 impl LaneState {
     #[inline]
     fn miss(&mut self, bytes: u64) {
-        self.pending += 1;
         let again = u64::from(self.missed.0 == bytes);
         self.missed = (bytes, again * self.missed.1 + 1);
-    }
-
-    /// Counts a pending request that is served; gives the size that was missed last, and how often in a row.
-    #[inline]
-    fn settle(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) -> (u64, u64) {
-        self.pending -= u64::from(!self.retired);
-        self.counters.allocate(bytes, requested, elsewhere);
-        self.missed
     }
 }
 
@@ -175,7 +165,8 @@ impl Lane {
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
             return (0, MISSED);
         };
-        let missed = state.settle(bytes, requested, &self.others.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
+        let missed = state.missed;
         drop(state);
         self.served(bytes, missed, core);
         self.shared.tell();
@@ -197,8 +188,26 @@ impl Lane {
         }
     }
 
-    pub(crate) fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
-        latch(&self.own.state).settle(bytes, requested, &self.others.elsewhere)
+    /// Counts a request that is served, of a lane that is retired as a block that it waits for; gives the size that was
+    /// missed last, and how often in a row.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the lane has ended: nothing would keep it for a block.
+    pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
+        let mut state = latch(&self.own.state);
+        let has_ended = state.retired && !self.others.outstanding.enter_again();
+        if has_ended && !seeded!("ended-lane-serves-a-request") {
+            return Err(Error::invalid("pool", "it is closed: make another"));
+        }
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
+        Ok(state.missed)
+    }
+
+    /// Gives the heap a block back that the lane does not count.
+    pub(crate) fn give_back(&self, block: Cached, core: &mut Core) {
+        let tick = self.open_tick();
+        core.on_the_way.push(Cached { tick, ..block });
+        core.give_on_the_way(self.slot);
     }
 
     pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
@@ -226,11 +235,14 @@ impl Lane {
 
     fn alloc_rounded(&self, bytes: u64, requested: u64) -> Result<Block> {
         let mut state = latch(&self.own.state);
-        if state.aside {
+        if let Some(captured) = state.captured.clone() {
             drop(state);
-            return self.alloc_aside(bytes, requested);
+            // A graph's memory has no slabs.
+            return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
-        if let Some(kept) = state.cache.pop(bytes) {
+        if !state.aside
+            && let Some(kept) = state.cache.pop(bytes)
+        {
             (state.counters).allocate(bytes, requested, &self.others.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
@@ -239,61 +251,38 @@ impl Lane {
         self.alloc_core(bytes, requested)
     }
 
-    /// A block of a lane under capture, or of one that is retired and kept by another of its blocks.
-    #[cold]
-    fn alloc_aside(&self, bytes: u64, requested: u64) -> Result<Block> {
-        if let Some(captured) = self.captured() {
-            // A graph's memory has no slabs.
-            return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
-        }
-        self.expect()?;
-        self.alloc_core(bytes, requested)
-    }
-
-    /// Notes a request as pending; of a lane that is retired as a block that it waits for.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] where the lane has ended: nothing would keep it for a block.
-    fn expect(&self) -> Result<()> {
-        let mut state = latch(&self.own.state);
-        if !state.retired {
-            state.pending += 1;
-        } else if !self.others.outstanding.enter_again() {
-            return Err(Error::invalid("pool", "it is closed: make another"));
-        }
-        Ok(())
-    }
-
     /// A block of `bytes` if the core has it without help from above.
     pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        self.expect()?;
-        let counted = Counted(self);
         let granted = self.shared.try_acquire(self, bytes, bytes, false)?;
-        Ok(granted.map(|grant| counted.granted(grant, bytes, bytes)))
+        Ok(granted.map(|grant| self.granted(grant, bytes, bytes)))
     }
 
-    /// A block of at least `requested` bytes for a request that [`Lane::serve_kept`] noted as pending.
+    /// A block of at least `requested` bytes for a request that [`Lane::serve_kept`] missed.
     pub(crate) fn alloc_missed(&self, requested: u64) -> Result<Block> {
         self.alloc_core(size_class::rounded(requested, self.slot_most), requested)
     }
 
     /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
-        let counted = Counted(self);
         if let Some(block) = self.take_ready_batch(bytes, requested) {
-            return Ok(counted.block(block.id, block.addr, bytes, requested));
+            return Ok(Block::new(self, block.id, block.addr, bytes, requested));
         }
         if let Some(near) = self.take_near(bytes, requested) {
-            return Ok(counted.block(near.id, near.addr, near.bytes, requested));
+            return Ok(Block::new(self, near.id, near.addr, near.bytes, requested));
         }
         if is_slot(bytes)
             && let Some(grant) = self.shared.try_acquire(self, bytes, requested, false)?
         {
-            return Ok(counted.granted(grant, bytes, requested));
+            return Ok(self.granted(grant, bytes, requested));
         }
         let bytes = bytes.next_multiple_of(UNIT);
         let grant = self.shared.acquire(self, bytes, requested)?;
-        Ok(counted.granted(grant, bytes, requested))
+        Ok(self.granted(grant, bytes, requested))
+    }
+
+    fn granted(&self, grant: Grant, bytes: u64, requested: u64) -> Block {
+        let addr = self.shared.base + grant.offset;
+        Block::new(self, grant.id, addr, bytes, requested)
     }
 
     /// A block of `bytes` from a hole that is ready: the ladder's first step.

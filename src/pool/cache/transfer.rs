@@ -171,10 +171,14 @@ impl Lane {
         Some((block?, step))
     }
 
-    /// A block of exactly `bytes` that needs no wait, for a pending request that the cache missed.
+    /// A block of exactly `bytes` that needs no wait, for a request that the cache missed.
     pub(crate) fn take_ready_batch(&self, bytes: u64, requested: u64) -> Option<Cached> {
         let (block, step) = self.take_batch(bytes, false)?;
-        self.settle(bytes, requested);
+        if self.settle(bytes, requested).is_err() {
+            // The ladder gives the error.
+            self.give_back(block, &mut self.shared.core.lock());
+            return None;
+        }
         step.tell(self.shared.uid);
         Some(block)
     }
