@@ -4,6 +4,11 @@
 use std::collections::HashMap;
 
 use super::{Event, EventKind, Trace};
+use crate::device::host_available_bytes;
+
+/// Events from which on the machine is asked whether it has memory for as many more. A compressed file may have a
+/// thousand times its bytes of them.
+const MANY: usize = 1 << 22;
 
 /// The blocks live so far, and the trace so far.
 pub(super) struct Ledger {
@@ -13,6 +18,8 @@ pub(super) struct Ledger {
     live: HashMap<u64, (u32, u64)>,
     live_bytes: u64,
     streams: HashMap<u64, u16>,
+    /// What the machine has free, if that is known.
+    free: fn() -> Option<u64>,
 }
 
 impl Ledger {
@@ -31,7 +38,25 @@ impl Ledger {
             live: HashMap::new(),
             live_bytes: 0,
             streams: HashMap::new(),
+            free: host_available_bytes,
         }
+    }
+
+    fn push(&mut self, event: Event) -> Result<(), String> {
+        let events = &mut self.trace.events;
+        if events.len() >= MANY && events.len() == events.capacity() {
+            // The events move to twice their place, and each may be a live block.
+            let each = 2 * size_of::<Event>() + size_of::<(u64, (u32, u64))>();
+            let needed = (events.len() * each) as u64;
+            if (self.free)().is_some_and(|free| needed > free) {
+                let count = events.len();
+                return Err(format!(
+                    "more than {count} events take more memory than there is"
+                ));
+            }
+        }
+        events.push(event);
+        Ok(())
     }
 
     pub(super) fn alloc(&mut self, pointer: u64, bytes: u64, stream: u64) -> Result<(), String> {
@@ -58,16 +83,16 @@ impl Ledger {
             .checked_add(1)
             .ok_or_else(|| "more than 2^32 - 1 allocations".to_owned())?;
         let stream = self.stream(stream)?;
-        self.live.insert(pointer, (block, bytes));
-        self.live_bytes = live_bytes;
-        self.trace.blocks = blocks;
-        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(live_bytes);
-        self.trace.events.push(Event {
+        self.push(Event {
             bytes,
             block,
             stream,
             kind: EventKind::Alloc,
-        });
+        })?;
+        self.live.insert(pointer, (block, bytes));
+        self.live_bytes = live_bytes;
+        self.trace.blocks = blocks;
+        self.trace.peak_live_bytes = self.trace.peak_live_bytes.max(live_bytes);
         Ok(())
     }
 
@@ -84,14 +109,14 @@ impl Ledger {
             ));
         }
         let stream = self.stream(stream)?;
-        self.live.remove(&pointer);
-        self.live_bytes -= bytes;
-        self.trace.events.push(Event {
+        self.push(Event {
             bytes,
             block,
             stream,
             kind: EventKind::Free,
-        });
+        })?;
+        self.live.remove(&pointer);
+        self.live_bytes -= bytes;
         Ok(())
     }
 
@@ -109,5 +134,26 @@ impl Ledger {
     pub(super) fn finish(mut self) -> Trace {
         self.trace.events.shrink_to_fit();
         self.trace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_the_machine_has_no_memory_for_is_an_error() {
+        let read = |free| {
+            let mut ledger = Ledger::new("log", u64::MAX);
+            ledger.free = free;
+            for _ in 0..=MANY {
+                ledger.alloc(0x10, 512, 0)?;
+                ledger.free(0x10, 512, 0)?;
+            }
+            Ok::<usize, String>(ledger.finish().events.len())
+        };
+        assert_eq!(read(|| None), Ok(2 * MANY + 2));
+        let why = read(|| Some(1 << 20)).expect_err("too many");
+        assert!(why.contains("memory"), "{why}");
     }
 }
