@@ -5,7 +5,6 @@ pub(crate) mod counters;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;
-mod text;
 
 use crate::arena::ArenaCalls;
 pub use crate::heap::extent::SMALL_BYTES;
