@@ -68,9 +68,9 @@ impl Uses {
 
     /// Makes `home`, or else the host, wait for all of it.
     pub(in crate::pool) fn wait(&self, home: &Timeline) -> Result<()> {
-        self.all().fold(Ok(()), |before, (theirs, tick)| {
-            wait_for(home, &theirs, tick).and(before)
-        })
+        let each = self.all();
+        let waited = each.map(|(theirs, tick)| wait_for(home, &theirs, tick));
+        (waited.reduce(|before, waited| waited.and(before))).unwrap_or(Ok(()))
     }
 
     /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
