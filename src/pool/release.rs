@@ -242,16 +242,9 @@ impl Shared {
         Ok(released)
     }
 
-    /// Gives idle memory back while the pool is over its soft limit. Nobody waits.
+    /// Gives idle memory back that is in no cache while the pool is over its soft limit. Nobody waits.
     #[cold]
-    pub(crate) fn ease(&self) {
-        drop(self.lock_drained());
-        self.ease_holes();
-    }
-
-    /// The same of what is in no cache.
-    #[cold]
-    pub(super) fn ease_holes(&self) {
+    pub(super) fn ease(&self) {
         if !self.core.lock().is_over_soft_limit() {
             return;
         }

@@ -184,6 +184,7 @@ impl Lane {
         let is_over = core.is_over_soft_limit();
         drop(core);
         if is_over {
+            drop(self.shared.lock_drained());
             self.shared.ease();
         }
     }
@@ -417,7 +418,7 @@ impl Lane {
         let over = core.is_over_soft_limit().then(|| Arc::clone(&self.shared));
         drop(core);
         if let Some(shared) = over {
-            shared.ease_holes();
+            shared.ease();
         }
         if leaves {
             home.leave();
