@@ -166,14 +166,8 @@ impl Extents {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
-        let mut at = self.first;
-        std::iter::from_fn(move || {
-            (at != NONE).then(|| {
-                let id = at;
-                at = self.get(id).next;
-                (id, self.get(id))
-            })
-        })
+        let next = |&id: &Id| Some(self.get(id).next).filter(|&next| next != NONE);
+        std::iter::successors(Some(self.first), next).map(|id| (id, self.get(id)))
     }
 
     #[inline(always)]

@@ -69,10 +69,8 @@ impl Pool {
         if parts.is_empty() {
             asks_family(&root.shared, root);
         }
-        let mut above = Some(Arc::clone(root));
-        while let Some(whole) = above {
+        for whole in std::iter::successors(Some(Arc::clone(root)), |it| it.whole.upgrade()) {
             asks_family(part.shared(), &whole);
-            above = whole.whole.upgrade();
         }
         parts.insert(tag.to_owned(), part.clone());
         Ok(part)
