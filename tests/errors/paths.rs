@@ -10,10 +10,11 @@ use half::f16;
 use warpool::ViewMut;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
-    ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, convert, convert_fused,
+    ConvertTable, E4m3, Fused, GradScaler, Gradients, Quantize, QuantizeTable, Rounding,
+    ScalerConfig, ScalesMut, convert, convert_fused,
 };
 use warpool::device::Addr;
-use warpool::host::{HostPool, HostPoolConfig};
+use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
@@ -278,6 +279,98 @@ fn movable(stage: &mut Stage<'_>) {
     }
 }
 
+/// Movable blocks of more than the limit go to the host and come back; what a block holds outlives every failure.
+fn spilled(stage: &mut Stage<'_>) {
+    let pool = stage.at_last(|device| Pool::new(device, config().limit(6 * MIB)));
+    let host = HostPool::new(stage.device, HostPoolConfig::default().limit(16 * MIB));
+    let streams = [(); 2].map(|()| stage.at_last(Device::stream));
+    stage.at_last(|_| pool.set_spill(Spill::Auto(&host)));
+    let mut live = Vec::new();
+    for seed in 0..10u8 {
+        let on = &streams[usize::from(seed % 2)];
+        if let Some(mut block) = stage.try_to(pool.alloc_movable::<u8>(on, MIB as usize))
+            && stage
+                .try_to(block.upload(on, &vec![seed; MIB as usize]))
+                .is_some()
+        {
+            live.push((seed, block));
+        }
+        pool.check_invariants().unwrap();
+    }
+    for (at, (_, block)) in live.iter().enumerate() {
+        stage.try_to(block.prefetch());
+        stage.try_to(block.hold(&streams[at % 2]).map(drop));
+        pool.check_invariants().unwrap();
+    }
+    live.retain(|(seed, _)| seed % 3 != 0);
+    drop(stage.try_to(pool.alloc(&streams[0], 3 * MIB)));
+    stage.try_to(pool.compact(&Goal::Full));
+    (stage.heal)();
+    for (seed, block) in &live {
+        let read = block.download(&streams[1]).expect("it works again");
+        assert!(read.iter().all(|byte| byte == seed), "block {seed}");
+    }
+    drop(live);
+    for stream in &streams {
+        stream.synchronize().expect("it works again");
+    }
+    pool.set_spill(Spill::Never).expect("it works again");
+    host.trim().expect("it works again");
+    assert_eq!(
+        (
+            host.stats().reserved.current,
+            pool.stats().allocated.current
+        ),
+        (0, 0)
+    );
+}
+
+/// Fills and copies on the device, conversions in place, and formats with scales in tables.
+fn on_the_device(stage: &mut Stage<'_>) {
+    let pool = stage.at_last(|device| Pool::new(device, config()));
+    let streams = [(); 2].map(|()| stage.at_last(Device::stream));
+    let mut all = stage.at_last(|_| pool.alloc_zeroed::<f32>(&streams[0], 50_000));
+    for round in 0..2 {
+        let other = stage.try_to(pool.alloc_filled(&streams[1], 50_000, 1.5f32));
+        if let Some(other) = &other {
+            stage.try_to(all.view_mut().copy_from(&streams[round], other));
+        }
+        let wide = stage.try_to(pool.alloc_filled(&streams[round], 5000, 0.5f32));
+        if let Some(wide) = wide {
+            stage.try_to(wide.convert_in_place::<f16>(Rounding::Nearest));
+        }
+        let codes = stage.try_to(pool.alloc_zeroed::<E4m3>(&streams[1], 5000));
+        let scales = stage.try_to(pool.alloc_filled(&streams[1], 1, 1.0f32));
+        if let (Some(mut codes), Some(scales)) = (codes, scales) {
+            let some = all.slice(..5000).unwrap();
+            let tensor = (
+                some.into(),
+                codes.view_mut().into(),
+                ScalesMut::Tensor(scales.view()),
+            );
+            let table = QuantizeTable::new(&pool, &streams[0], vec![tensor]);
+            if let Some(mut table) = stage.try_to(table) {
+                stage.try_to(table.quantize(&streams[round], Quantize::default()));
+            }
+        }
+        pool.check_invariants().unwrap();
+    }
+    (stage.heal)();
+    let other = pool
+        .alloc_filled(&streams[1], 50_000, 2.5f32)
+        .expect("it works again");
+    all.view_mut()
+        .copy_from(&streams[0], &other)
+        .expect("it works again");
+    assert_eq!(all.download().expect("it works again"), vec![2.5; 50_000]);
+    let halves = other.convert_in_place::<f16>(Rounding::Nearest);
+    let halves = halves.expect("it works again").download();
+    assert_eq!(
+        halves.expect("it works again"),
+        vec![f16::from_f32(2.5); 50_000]
+    );
+}
+
 /// Conversions of every kind, and loss scaling.
 fn conversions(stage: &mut Stage<'_>) {
     let pool = stage.at_last(|device| Pool::new(device, config()));
@@ -400,6 +493,8 @@ pub const PATHS: &[(&str, Path)] = &[
     ("buffers", buffers),
     ("host memory", host_memory),
     ("movable", movable),
+    ("spilled", spilled),
+    ("on the device", on_the_device),
     ("conversions", conversions),
     ("replays", replays),
     ("graphs", graphs),

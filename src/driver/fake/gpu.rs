@@ -75,6 +75,14 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
+    /// Whether the host's memory at this address is page-locked: copies read it when they run.
+    pub(super) fn is_pinned(&self, addr: u64) -> bool {
+        let pinned = crate::sync::plain::lock(&self.pinned);
+        pinned
+            .iter()
+            .any(|(from, bytes)| (*from..from + bytes).contains(&addr))
+    }
+
     /// Holds the stream up before the work that is given to it next, so that what follows a call
     /// that failed meets that work still under way, as on a GPU.
     pub(super) fn late(&self, stream: *mut std::ffi::c_void) {

@@ -225,15 +225,15 @@ pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync(
     bytes: usize,
     stream: CuStream,
 ) -> c_int {
-    // As a driver does with memory that is not page-locked: read before the call returns.
-    // SAFETY: the caller vouches for the source.
-    let staged = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) }.to_vec();
     answer(|gpu| {
         gpu.late(stream);
-        if gpu.host.stream_capturing(of(stream))? {
-            // SAFETY: the caller vouches for both ranges for as long as the graph lives.
+        if gpu.is_pinned(src as u64) || gpu.host.stream_capturing(of(stream))? {
+            // SAFETY: the caller vouches for both ranges until the copy is done, and for as long as a graph lives.
             return unsafe { gpu.host.copy_in(dst, src.cast(), bytes as u64, of(stream)) };
         }
+        // Memory that is not page-locked is read before the call returns.
+        // SAFETY: the caller vouches for the source.
+        let staged = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) }.to_vec();
         // SAFETY: the caller vouches for the destination; the call behind the copy keeps the source
         // until it is done.
         unsafe {
