@@ -343,6 +343,7 @@ fn walk_with_large_handles(streams: usize, limit: Option<u64>, seed: u64) {
 #[test]
 fn a_request_that_fits_into_large_handles_never_fails() {
     walk_with_large_handles(1, Some(24 * GRANULE), 11);
+    walk_with_large_handles(1, Some(17 * GRANULE), 222);
     for seed in [11, 15, 17, 21] {
         walk_with_large_handles(4, Some(24 * GRANULE), seed);
     }

@@ -217,14 +217,15 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
 }
 
 /// Idle handles too large for what is left are given up for new ones that fit, which waits on the host. The place that
-/// needs the fewest may leave too few beside it: then all are, if they suffice for a place of its own.
+/// needs the fewest may leave too few beside it: then all are, if with what may be made they suffice for a place of its own.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
         let bytes = plan.lacking + total(&plan.idle);
         let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
         beside.or_else(|| {
-            let all = total(&core.idle(None, u64::MAX, |_| true));
+            let room = if climb.terms.refused { 0 } else { core.room() };
+            let all = total(&core.idle(None, u64::MAX, |_| true)).saturating_add(room);
             (all >= climb.size.next_multiple_of(core.granule()))
                 .then(|| core.begin_trim(0, true))?
         })
