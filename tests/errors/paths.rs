@@ -5,16 +5,19 @@
 //! calls (`every_call`) and with failures of the driver's calls (the unit tests of the CUDA
 //! device, which includes this file).
 
+use std::time::{Duration, Instant};
+
 use bytemuck::Pod;
 use half::f16;
 use warpool::ViewMut;
+use warpool::collective::{Comm, Reducer, ReducerConfig, Wire};
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
     ConvertTable, E4m3, Fused, GradScaler, Gradients, Quantize, QuantizeTable, Rounding,
     ScalerConfig, ScalesMut, convert, convert_fused,
 };
-use warpool::device::Addr;
-use warpool::host::{HostPool, HostPoolConfig, Spill};
+use warpool::device::{Addr, DeviceKind};
+use warpool::host::{HostPool, HostPoolConfig, Loader, Spill};
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
@@ -371,6 +374,85 @@ fn on_the_device(stage: &mut Stage<'_>) {
     );
 }
 
+/// Batches that a thread brings up: each is whole, or an error that is the last.
+fn loads(stage: &mut Stage<'_>) {
+    const EACH: usize = 3 << 20;
+    let pool = stage.at_last(|device| Pool::new(device, config()));
+    let host = HostPool::new(stage.device, HostPoolConfig::default().limit(16 * MIB));
+    let load = || Loader::new(&pool, &host, 2, (0..4u8).map(|at| vec![at; EACH]));
+    for (at, batch) in stage.try_to(load()).into_iter().flatten().enumerate() {
+        let read = stage.try_to(batch.and_then(|batch| batch.download()));
+        assert!(read.is_none_or(|read| read == vec![at as u8; EACH]));
+    }
+    pool.check_invariants().unwrap();
+    (stage.heal)();
+    for (at, batch) in load().expect("it works again").enumerate() {
+        let read = batch.expect("it works again").download();
+        assert_eq!(read.expect("it works again"), vec![at as u8; EACH]);
+    }
+    // A batch that failed may be on its way still.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while host.stats().reserved.current > 0 && Instant::now() < deadline {
+        host.trim().expect("it works again");
+    }
+    let left = (
+        host.stats().reserved.current,
+        pool.stats().allocated.current,
+    );
+    assert_eq!(left, (0, 0));
+}
+
+/// A step of a reducer in several buckets, or none where it fails, and what it had comes back.
+fn sums(stage: &mut Stage<'_>) {
+    if stage.device.info().kind != DeviceKind::Host {
+        return;
+    }
+    let pool = stage.at_last(|device| Pool::new(device, config()));
+    let stream = stage.at_last(Device::stream);
+    let ends = Comm::simulated(std::slice::from_ref(stage.device), Duration::from_secs(10));
+    let comm = ends.unwrap().remove(0);
+    let make = |wire| {
+        let config = ReducerConfig::default().wire(wire).bucket_bytes(1 << 16);
+        Reducer::new(
+            &pool,
+            &stream,
+            &comm,
+            &[1000, 24, 70_000],
+            config.feedback(true),
+        )
+    };
+    let step = |reducer: &mut Reducer| {
+        for gradient in reducer.gradients() {
+            gradient.fill(&stream, 0.5)?;
+        }
+        (0..3).try_for_each(|tensor| reducer.ready(tensor))?;
+        reducer.finish()
+    };
+    for wire in [Wire::F16, Wire::E4m3] {
+        if let Some(mut reducer) = stage.try_to(make(wire)) {
+            let made = stage.try_to(step(&mut reducer));
+            if made.is_some() {
+                stage.try_to(step(&mut reducer));
+            }
+        }
+        pool.check_invariants().unwrap();
+    }
+    (stage.heal)();
+    for wire in [Wire::F16, Wire::E4m3] {
+        let mut reducer = make(wire).expect("it works again");
+        step(&mut reducer).expect("it works again");
+        let gradients = reducer.gradients();
+        let read = gradients[2]
+            .as_view()
+            .download(&stream)
+            .expect("it works again");
+        assert!(read.iter().all(|&average| average == 0.5));
+    }
+    stream.synchronize().expect("it works again");
+    comm.check().expect("it works again");
+    assert_eq!(pool.stats().allocated.current, 0);
+}
+
 /// Conversions of every kind, and loss scaling.
 fn conversions(stage: &mut Stage<'_>) {
     let pool = stage.at_last(|device| Pool::new(device, config()));
@@ -495,6 +577,8 @@ pub const PATHS: &[(&str, Path)] = &[
     ("movable", movable),
     ("spilled", spilled),
     ("on the device", on_the_device),
+    ("loads", loads),
+    ("sums", sums),
     ("conversions", conversions),
     ("replays", replays),
     ("graphs", graphs),
