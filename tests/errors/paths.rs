@@ -5,7 +5,7 @@
 //! calls (`every_call`) and with failures of the driver's calls (the unit tests of the CUDA
 //! device, which includes this file).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytemuck::Pod;
 use half::f16;
@@ -17,7 +17,7 @@ use warpool::convert::{
     ScalerConfig, ScalesMut, convert, convert_fused,
 };
 use warpool::device::{Addr, DeviceKind};
-use warpool::host::{HostPool, HostPoolConfig, Loader, Spill};
+use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
@@ -374,34 +374,6 @@ fn on_the_device(stage: &mut Stage<'_>) {
     );
 }
 
-/// Batches that a thread brings up: each is whole, or an error that is the last.
-fn loads(stage: &mut Stage<'_>) {
-    const EACH: usize = 3 << 20;
-    let pool = stage.at_last(|device| Pool::new(device, config()));
-    let host = HostPool::new(stage.device, HostPoolConfig::default().limit(16 * MIB));
-    let load = || Loader::new(&pool, &host, 2, (0..4u8).map(|at| vec![at; EACH]));
-    for (at, batch) in stage.try_to(load()).into_iter().flatten().enumerate() {
-        let read = stage.try_to(batch.and_then(|batch| batch.download()));
-        assert!(read.is_none_or(|read| read == vec![at as u8; EACH]));
-    }
-    pool.check_invariants().unwrap();
-    (stage.heal)();
-    for (at, batch) in load().expect("it works again").enumerate() {
-        let read = batch.expect("it works again").download();
-        assert_eq!(read.expect("it works again"), vec![at as u8; EACH]);
-    }
-    // A batch that failed may be on its way still.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while host.stats().reserved.current > 0 && Instant::now() < deadline {
-        host.trim().expect("it works again");
-    }
-    let left = (
-        host.stats().reserved.current,
-        pool.stats().allocated.current,
-    );
-    assert_eq!(left, (0, 0));
-}
-
 /// A step of a reducer in several buckets, or none where it fails, and what it had comes back.
 fn sums(stage: &mut Stage<'_>) {
     if stage.device.info().kind != DeviceKind::Host {
@@ -577,7 +549,6 @@ pub const PATHS: &[(&str, Path)] = &[
     ("movable", movable),
     ("spilled", spilled),
     ("on the device", on_the_device),
-    ("loads", loads),
     ("sums", sums),
     ("conversions", conversions),
     ("replays", replays),
