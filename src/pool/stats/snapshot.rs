@@ -166,8 +166,7 @@ impl Shared {
         let tracked = (self.tracker.iter()).flat_map(|it| it.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
         let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
-        let begun = std::time::Instant::now();
-        let made = self.look(|core, cached| {
+        self.look(|core, cached| {
             let piece = |offset, bytes, index: StreamIndex, state, movable| {
                 let addr = self.base + offset;
                 let is_cached = state == PieceState::Live && cached.contains(&(offset, bytes));
@@ -214,12 +213,7 @@ impl Shared {
                 reserved: core.reserved(),
                 grown: core.grown(),
             }
-        });
-        // Whoever waits long for the lock sleeps between two looks, and would find a thread that always walks at each.
-        if begun.elapsed() > std::time::Duration::from_micros(50) {
-            crate::sync::pause(u32::MAX);
-        }
-        made
+        })
     }
 }
 
