@@ -433,8 +433,8 @@ fn from_peer(
     // that use it wait.
     ordered(bridge.core(), &[Some(read)], || {
         wait_elsewhere(stream, &bridge)?;
-        let queued = ordered(core, &[to], queue)?;
-        // What may not be waited for on the device is waited for here.
+        let queued = ordered(core, &[to], queue).and_then(|queued| queued);
+        // Also of a copy that failed, which may be queued. What may not be waited for on the device is waited for here.
         queued.and(wait_elsewhere(&bridge, stream).or_else(|_| stream.synchronize()))
     })?
 }
