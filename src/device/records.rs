@@ -273,7 +273,7 @@ impl Held {
     }
 
     /// Takes over what `other` holds and this does not.
-    #[cfg(feature = "cudarc")]
+    #[cfg(any(test, feature = "cudarc"))]
     pub(crate) fn join(&mut self, mut other: Self) {
         for (graph, timeline) in std::mem::take(&mut other.0) {
             let known = |(one, on): &(Arc<GraphRecord>, Arc<Timeline>)| {
