@@ -315,9 +315,7 @@ fn free_used(mut block: Block) {
     let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
         return;
     };
-    let transfer = &lane.shared.transfer;
-    let marks = (lane.keeps_used()).then(|| transfer.timed(|| uses.marks(&lane.timeline)));
-    if let Some(Ok(marks)) = marks {
+    if let Some(Ok(marks)) = lane.keeps_used().then(|| uses.marks(lane)) {
         if marks.is_empty() {
             return;
         }
@@ -326,7 +324,7 @@ fn free_used(mut block: Block) {
         }
     }
     // A stream that neither device nor host can wait for runs nothing more.
-    let _ = transfer.timed(|| uses.wait(&lane.timeline));
+    let _ = (lane.shared.transfer).timed(|| uses.wait(&lane.timeline));
 }
 
 impl Drop for Block {

@@ -117,7 +117,8 @@ pub(crate) struct Transfer {
     /// Batches and used blocks there are, for a look without the latch.
     pub(super) count: AtomicU64,
     pub(super) used: AtomicU64,
-    /// Nanoseconds in the driver for drops of blocks with declared uses.
+    /// Drops of blocks with declared uses, and nanoseconds in the driver for them.
+    pub(super) drops: AtomicU64,
     pub(super) driver_ns: AtomicU64,
     /// Whether work that is known to be done needs no wait.
     pub(super) opportunistic: bool,

@@ -8,6 +8,7 @@
 //! The transfer cache's latch guards them: see `transfer` for the order of locks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::free_lists::Cached;
 use super::transfer::MOST_USED;
@@ -16,6 +17,7 @@ use crate::error::Result;
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::structure::{Block, Lane, Mark, Marks, Shared, Transfer, Used, Uses};
+use crate::pool::tuning::DROPS_A_QUESTION;
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -73,11 +75,22 @@ impl Uses {
         (waited.reduce(|before, waited| waited.and(before))).unwrap_or(Ok(()))
     }
 
-    /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
-    pub(in crate::pool) fn marks(&self, home: &Timeline) -> Result<Marks> {
+    /// What of it `lane`'s stream does not run behind, and is not known to be done. Of a few drops one asks the
+    /// driver, which tells of those before it too.
+    pub(in crate::pool) fn marks(&self, lane: &Lane) -> Result<Marks> {
+        let transfer = &lane.shared.transfer;
+        let drops = transfer.drops.fetch_add(1, Ordering::Relaxed);
+        let asks = drops.is_multiple_of(DROPS_A_QUESTION);
         let mut marks = Marks::new();
         for (theirs, tick) in self.all() {
-            if !home.is_behind(&theirs, tick) && theirs.poll_to(tick)? < tick {
+            if lane.timeline.is_behind(&theirs, tick) {
+                continue;
+            }
+            let done = match asks {
+                true => transfer.timed(|| theirs.poll_to(tick))?,
+                false => theirs.done(),
+            };
+            if done < tick {
                 marks.push((theirs, tick));
             }
         }

@@ -186,3 +186,35 @@ fn what_is_given_is_told_and_nothing_where_all_are_still_in_use() {
     assert!(!shared.give_used(&mut shared.core.lock()));
     assert_eq!(kept(&world.pool), 0);
 }
+
+#[test]
+fn of_four_drops_one_asks_the_driver_which_tells_of_the_others_too() {
+    let World { pool, streams } = &World::new(PoolConfig::default());
+    let [home, other] = streams;
+    let blocks: Vec<_> = (0..8)
+        .map(|_| {
+            let mut block = pool.alloc(home, 4096).unwrap();
+            block.record_use(other).unwrap();
+            block
+        })
+        .collect();
+    let begin = of(other).open_tick();
+    let seen = blocks.into_iter().map(|block| {
+        drop(block);
+        (of(other).open_tick() - begin, kept(pool))
+    });
+    // The other stream has nothing to do: what is asked of is free at once.
+    let asked = [
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (2, 4),
+        (2, 5),
+        (2, 6),
+    ];
+    assert_eq!(seen.collect::<Vec<_>>(), asked);
+    assert!(pool.shared().give_used(&mut pool.shared().core.lock()));
+    assert_eq!(kept(pool), 3);
+}
