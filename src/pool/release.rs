@@ -180,9 +180,9 @@ impl Core {
         self.begin_release(&idle, old.into_iter().flatten(), refused)
     }
 
-    /// Begins to give up idle handles of at least `bytes` likewise: for a `placement` those outside it, and none
-    /// where there are not so many; else all there are then. For a placement old mappings go too, which may be of
-    /// those handles: the device has a handle's memory back with its last mapping.
+    /// Begins to give up idle handles of at least `bytes`, and of what is beyond the limit, likewise: for a
+    /// `placement` those outside it, and none where there are not so many; else all there are then. For a placement old
+    /// mappings go too, perhaps of those handles: the device has a handle's memory back with its last mapping.
     pub(super) fn begin_giving_up(
         &mut self,
         placement: Option<&Placement>,
@@ -190,6 +190,7 @@ impl Core {
         wait: bool,
     ) -> Option<Release> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let bytes = bytes + (self.reserved() + self.promised()).saturating_sub(self.limit());
         let mut idle = self.idle(placement, u64::MAX, usable);
         let few = placement.is_some() && total(&idle) < bytes;
         if few || seeded!("idle-memory-kept-from-growing-buffers") {

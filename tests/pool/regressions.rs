@@ -9,7 +9,7 @@ use crate::common::watched::{OUT_OF_MEMORY, Watched};
 
 use warpool::device::sim::SimConfig;
 use warpool::pool::HandleSize;
-use warpool::{Device, Pool, PoolConfig, Stream};
+use warpool::{Block, Device, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -257,4 +257,44 @@ fn requests_that_fail_together_come_to_an_end_where_the_device_maps_no_handle_th
     fail_together(&pool, 4);
     watched.after("nothing", || ());
     assert_eq!(pool.stats().reserved.current, 0);
+}
+
+/// A pool of `count` granules, each in a block of its own, and those.
+fn granules(
+    device: &Device,
+    stream: &Stream,
+    config: PoolConfig,
+    count: usize,
+) -> (Pool, Vec<Block>) {
+    let pool = Pool::new(device, config.handles(HandleSize::Granule).cache_bytes(0)).unwrap();
+    let blocks = (0..count).map(|_| pool.alloc(stream, 2 * MIB).unwrap());
+    let blocks = blocks.collect();
+    (pool, blocks)
+}
+
+#[test]
+fn a_buffer_grows_within_a_limit_that_idle_memory_is_beyond() {
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    let (pool, blocks) = granules(&device, &stream, PoolConfig::default(), 6);
+    drop(blocks);
+    pool.set_limit(5 * MIB);
+    let mut buffer = pool.grow_buf::<u8>(&stream, 4 << 20).unwrap();
+    buffer.resize(4 << 20).unwrap();
+    assert_eq!(pool.stats().reserved.current, 4 * MIB);
+}
+
+#[test]
+fn a_request_is_served_within_a_limit_that_idle_memory_is_beyond() {
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    let config = PoolConfig::default().remap(false);
+    let (pool, mut blocks) = granules(&device, &stream, config, 7);
+    for at in [6, 4, 2, 0] {
+        drop(blocks.remove(at));
+    }
+    pool.set_limit(11 * MIB);
+    let block = pool.alloc(&stream, 4 * MIB).unwrap();
+    assert_eq!(pool.stats().reserved.current, 10 * MIB);
+    drop(block);
 }
