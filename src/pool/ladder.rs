@@ -14,7 +14,7 @@ use super::cache::Cached;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::{Asked, Left, MovesFirst, Pressure, Relief, ReliefStep};
+use super::pressure::{Asked, MovesFirst, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
 use super::tuning::WAITS_WITHOUT_THE_LOCK;
@@ -109,7 +109,6 @@ struct Climb<'a> {
     waits_left: u32,
     /// Someone made room for it.
     relieved: bool,
-    left: Left,
 }
 
 impl<'a> Climb<'a> {
@@ -126,7 +125,6 @@ impl<'a> Climb<'a> {
             caches_looked_at: 0,
             waits_left: WAITS_WITHOUT_THE_LOCK,
             relieved: false,
-            left: Left::default(),
         }
     }
 
@@ -282,7 +280,7 @@ impl Shared {
             Turn::Moves(handles) => (self.ask_to_move(climb.bytes, *handles), Then::Again),
             _ => {
                 let stream = climb.lane.stream.timeline.uid;
-                let helped = self.relieve(stream, climb.bytes, &mut climb.left);
+                let helped = self.relieve(stream, climb.bytes);
                 (helped, Then::Next)
             }
         };
@@ -355,16 +353,17 @@ impl Shared {
         moves.is_some_and(|moves| moves(bytes, handles))
     }
 
-    /// Asks the registered steps, from where it came to the last time; whether one says to try the request again.
-    pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
+    /// Asks the registered steps, the first first, as one that could not help may once another has; whether one says to
+    /// try the request again.
+    pub(super) fn relieve(&self, stream: u64, bytes: u64) -> bool {
         // What growing buffers no longer use goes ahead of all that moves memory.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
             self.retries.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let steps = left.get_or_insert_with(|| lock(&self.relief).clone().into_iter().peekable());
-        while let Some((rank, step)) = steps.peek() {
-            let Some(_asked) = Asked::of(self.uid, *rank) else {
+        let steps = lock(&self.relief).clone();
+        for (rank, step) in steps {
+            let Some(_asked) = Asked::of(self.uid, rank) else {
                 return false;
             };
             let pressure = Pressure {
@@ -376,7 +375,6 @@ impl Shared {
                 self.retries.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
-            steps.next();
         }
         false
     }

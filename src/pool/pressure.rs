@@ -64,6 +64,3 @@ impl Drop for Asked {
         let _ = UNDER_WAY.try_with(|steps| _ = steps.borrow_mut().pop());
     }
 }
-
-/// The steps that a request has left to ask, once it asks.
-pub(super) type Left = Option<std::iter::Peekable<std::vec::IntoIter<(u8, ReliefStep)>>>;

@@ -1,14 +1,14 @@
 //! What the tests of this folder found, each as small as it became.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common;
 use crate::common::watched::{OUT_OF_MEMORY, Watched};
 
 use warpool::device::sim::SimConfig;
-use warpool::pool::HandleSize;
+use warpool::pool::{HandleSize, Relief};
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
@@ -80,7 +80,7 @@ fn a_request_that_fails_at_a_threads_end_is_an_error_there_too() {
     }
     let device = common::host();
     let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
-    pool.on_pressure(|_| warpool::pool::Relief::Exhausted);
+    pool.on_pressure(|_| Relief::Exhausted);
     let stream = device.stream().unwrap();
     let failing = std::thread::spawn(move || {
         // First, so that it goes after what the request uses.
@@ -297,4 +297,21 @@ fn a_request_is_served_within_a_limit_that_idle_memory_is_beyond() {
     let block = pool.alloc(&stream, 4 * MIB).unwrap();
     assert_eq!(pool.stats().reserved.current, 10 * MIB);
     drop(block);
+}
+
+#[test]
+fn who_could_not_help_is_asked_again_once_another_has() {
+    let device = Device::host_with_capacity(16 * MIB).unwrap();
+    let stream = device.stream().unwrap();
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let root = Pool::new(&device, config.limit(10 * MIB)).unwrap();
+    let [part, other] = ["part", "other"].map(|tag| root.tagged(tag).unwrap());
+    drop(other.alloc(&stream, 10 * MIB).unwrap());
+    let spare = Mutex::new(Some(part.alloc(&stream, 4 * MIB).unwrap()));
+    part.on_pressure(move |_| match spare.lock().unwrap().take() {
+        Some(_) => Relief::Retry,
+        None => Relief::Exhausted,
+    });
+    // Its limit is in the way until the block is free; then what is idle in the other part.
+    assert!(part.alloc(&stream, 8 * MIB).is_ok());
 }

@@ -14,7 +14,6 @@ use crate::device::{lock, raise};
 use crate::error::Result;
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::grow::make_handles;
-use crate::pool::pressure::Left;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
 use crate::seeded::seeded;
 
@@ -255,7 +254,7 @@ impl Shared {
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
         // Measures that made room, the cheap ones first.
-        let (mut taken, mut left) = (0, Left::default());
+        let mut taken = 0;
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
@@ -278,7 +277,7 @@ impl Shared {
                 1 => self.give_up_idle(lacking, false)?,
                 2 => self.give_up_idle(lacking, true)?,
                 3 => drop(self.wait_for_others(self.core.lock())),
-                _ if self.relieve(stream, lacking, &mut left) => taken = 0,
+                _ if self.relieve(stream, lacking) => taken = 0,
                 _ => return Err(self.out_of_memory(lacking)),
             }
         }
