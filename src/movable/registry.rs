@@ -161,8 +161,21 @@ impl Attachment {
 }
 
 impl Registry {
-    /// The registry of `pool`; makes it if there is none.
+    /// The registry of `pool`; makes it if there is none. Its tables lie beside the pool, which gives up what is idle
+    /// for them.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
+        let refused = |error: &Error| error.is_device_exhausted();
+        match Self::found(pool) {
+            Err(error) if refused(&error) => pool.trim(0)?,
+            outcome => return outcome,
+        };
+        Self::found(pool).map_err(|error| match refused(&error) {
+            true => pool.shared().out_of_memory(pool.device().info().granule),
+            false => error,
+        })
+    }
+
+    fn found(pool: &Pool) -> Result<Arc<Self>> {
         let shared = pool.shared();
         let attachment = Attachment::of(pool)?;
         let mut attached = lock(&attachment.0);

@@ -315,3 +315,18 @@ fn who_could_not_help_is_asked_again_once_another_has() {
     // Its limit is in the way until the block is free; then what is idle in the other part.
     assert!(part.alloc(&stream, 8 * MIB).is_ok());
 }
+
+#[test]
+fn movable_memory_begins_where_the_pool_has_all_that_the_device_has_and_it_is_idle() {
+    let device = Device::host_with_capacity(16 * MIB).unwrap();
+    let stream = device.stream().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    drop(pool.alloc(&stream, 16 * MIB).unwrap());
+    assert!(pool.alloc_movable::<u8>(&stream, 8 << 20).is_ok());
+    // Nothing is idle: that is no error of the driver's.
+    let full = Pool::new(&device, PoolConfig::default()).unwrap();
+    let rest = device.info().total_bytes - pool.stats().reserved.current - pool.stats().overhead;
+    let _block = full.alloc(&stream, rest).unwrap();
+    let outcome = full.alloc_movable::<u8>(&stream, 1);
+    assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+}
