@@ -1,6 +1,6 @@
 //! Whether the table of extents and the indexes over it are whole.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::{Extents, Id, NONE, State};
 use crate::heap::bins::UNIT;
@@ -10,20 +10,18 @@ use crate::heap::extent::NIL;
 impl Extents {
     /// Every record is an extent of the list or spare, once.
     fn check_records(&self) -> Result<(), String> {
-        let listed = self.iter().count();
-        let spare: HashSet<Id> = self.spare.iter().copied().collect();
-        let twice = spare.len() < self.spare.len();
-        ensure(!twice, || "a spare record is spare twice".to_string())?;
-        let used = (spare.iter()).find(|&&id| self.get(id).state != State::Unused);
-        if let Some(&id) = used {
-            return Err(format!("spare record {id} is {:?}", self.get(id)));
-        }
-        let is_none = !spare.contains(&NIL) && self.get(NIL).state == State::Unused;
-        ensure(is_none, || "the record of no extent is one".to_string())?;
-        let (spare, all) = (spare.len(), self.table.len() - 1);
-        ensure(listed + spare == all, || {
-            format!("{listed} extents and {spare} spare records are not the {all} there are")
-        })
+        let listed = self.iter().map(|(id, _)| id);
+        let mut records: Vec<Id> = listed.chain(self.spare.iter().copied()).collect();
+        records.sort_unstable();
+        ensure(
+            records.iter().copied().eq(1..self.table.len() as Id),
+            || format!("extents and spare records are {records:?}, not each record once"),
+        )?;
+        let mut unused = [NIL].iter().chain(&self.spare);
+        ensure(
+            unused.all(|&id| self.get(id).state == State::Unused),
+            || format!("of no extent and {:?} one is in use", self.spare),
+        )
     }
 
     /// Whether extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
