@@ -8,7 +8,7 @@ use std::ops::RangeBounds;
 
 use bytemuck::Pod;
 
-use super::view::{Rows, RowsMut, View, ViewMut};
+use super::view::{View, ViewMut};
 use super::{Block, Pool, UNIT};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result};
@@ -181,18 +181,6 @@ impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
         buf.carry_uses();
         buf.into_parts().0
-    }
-}
-
-impl<'a, T: Pod> From<&'a PoolBuf<T>> for Rows<'a, T> {
-    fn from(buffer: &'a PoolBuf<T>) -> Self {
-        buffer.view().into()
-    }
-}
-
-impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for RowsMut<'a, T> {
-    fn from(buffer: &'a mut PoolBuf<T>) -> Self {
-        buffer.view_mut().into()
     }
 }
 

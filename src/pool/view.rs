@@ -256,8 +256,10 @@ macro_rules! rows {
             }
         }
 
-        impl<'a, T: Pod> From<$view<'a, T>> for $name<'a, T> {
-            fn from(view: $view<'a, T>) -> Self {
+        /// All elements as one row.
+        impl<'a, T: Pod, V: Into<$view<'a, T>>> From<V> for $name<'a, T> {
+            fn from(view: V) -> Self {
+                let view = view.into();
                 let cols = view.len() as u64;
                 Self { view, rows: 1, cols, pitch: cols }
             }
