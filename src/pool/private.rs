@@ -10,7 +10,7 @@
 //!
 //! A part is a [`Block`] like any other, on a lane of its own that has no cache.
 
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cache::Cached;
@@ -23,12 +23,6 @@ use crate::heap::NONE;
 use crate::seeded::seeded;
 use crate::sync::{Mutex, latch};
 
-impl Segment {
-    fn range(&self) -> Range<Addr> {
-        self.block.addr()..self.block.addr() + self.block.capacity()
-    }
-}
-
 impl Segments {
     fn segment_of(&mut self, addr: Addr) -> Option<&mut Segment> {
         self.segments.range_mut(..=addr).next_back().map(|(_, s)| s)
@@ -36,20 +30,26 @@ impl Segments {
 
     fn add(&mut self, block: Block) {
         let (high, live) = (block.addr(), 0);
-        self.free.insert(high, block.capacity());
-        let segment = Segment { block, live, high };
+        let free = BTreeMap::from([(high, block.capacity())]);
+        let segment = Segment {
+            block,
+            free,
+            live,
+            high,
+        };
         self.segments.insert(high, segment);
     }
 
     /// The smallest free part of at least `bytes`, cut to size; its address. A capture has few of them.
     fn take(&mut self, bytes: u64) -> Option<Addr> {
-        let fitting = self.free.iter().filter(|(_, size)| **size >= bytes);
+        let free = self.segments.values().flat_map(|it| &it.free);
+        let fitting = free.filter(|(_, size)| **size >= bytes);
         let (&addr, &size) = fitting.min_by_key(|(_, size)| **size)?;
-        self.free.remove(&addr);
-        if size > bytes {
-            self.free.insert(addr + bytes, size - bytes);
-        }
         let segment = self.segment_of(addr)?;
+        segment.free.remove(&addr);
+        if size > bytes {
+            segment.free.insert(addr + bytes, size - bytes);
+        }
         segment.live += 1;
         segment.high = segment.high.max(addr + bytes);
         Some(addr)
@@ -57,18 +57,16 @@ impl Segments {
 
     /// Files [`addr`, `addr + bytes`) as free, joined with its free neighbours in the segment.
     fn file(&mut self, mut addr: Addr, mut bytes: u64) {
-        let Some(Range { start, end }) = self.segment_of(addr).map(|it| it.range()) else {
+        let Some(Segment { free, .. }) = self.segment_of(addr) else {
             return;
         };
-        if addr + bytes < end {
-            bytes += self.free.remove(&(addr + bytes)).unwrap_or(0);
-        }
-        if let Some((&before, &more)) = self.free.range(start..addr).next_back()
+        bytes += free.remove(&(addr + bytes)).unwrap_or(0);
+        if let Some((&before, &more)) = free.range(..addr).next_back()
             && before + more == addr
         {
             (addr, bytes) = (before, bytes + more);
         }
-        self.free.insert(addr, bytes);
+        free.insert(addr, bytes);
     }
 
     /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if that goes.
@@ -80,37 +78,34 @@ impl Segments {
         let segment = self.segment_of(addr)?;
         segment.live -= 1;
         let start = (released && segment.live == 0).then(|| segment.block.addr())?;
-        self.forget(start)
-    }
-
-    fn forget(&mut self, start: Addr) -> Option<Block> {
-        let segment = self.segments.remove(&start)?;
-        self.free.retain(|addr, _| !segment.range().contains(addr));
-        Some(segment.block)
+        self.segments.remove(&start).map(|it| it.block)
     }
 
     /// Gives the segments up: those without live parts now, the others with their last.
     fn release(&mut self) -> Vec<Block> {
         self.released = true;
-        let idle = self.segments.iter().filter(|(_, it)| it.live == 0);
-        let idle: Vec<Addr> = idle.map(|(&start, _)| start).collect();
-        idle.iter().filter_map(|&it| self.forget(it)).collect()
+        let all = std::mem::take(&mut self.segments).into_iter();
+        let (idle, live): (BTreeMap<_, _>, _) = all.partition(|(_, it)| it.live == 0);
+        self.segments = live;
+        idle.into_values().map(|it| it.block).collect()
     }
 
     /// Gives the pool back what no part of was ever handed out at the end of each segment.
     fn trim(&mut self) {
         for segment in self.segments.values_mut() {
-            let Range { start, end } = segment.range();
-            let last = self.free.range(start..end).next_back();
-            let Some((&at, _)) = last.filter(|(at, bytes)| *at + *bytes == end) else {
+            let start = segment.block.addr();
+            let end = start + segment.block.capacity();
+            let last = segment.free.last_entry();
+            let Some(last) = last.filter(|it| *it.key() + *it.get() == end) else {
                 continue;
             };
+            let at = *last.key();
             let high = segment.high * u64::from(!seeded!("trimmed-to-the-last-live-part"));
             let keep = high.max(at);
             if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
-                self.free.remove(&at);
+                last.remove();
                 if keep > at {
-                    self.free.insert(at, keep - at);
+                    segment.free.insert(at, keep - at);
                 }
             }
         }

@@ -337,17 +337,17 @@ pub(super) struct Uses {
 /// A block that parts of a graph's memory are handed out of.
 pub(super) struct Segment {
     pub(super) block: Block,
+    /// Bytes of the free parts, by address; the others were handed out, and are perhaps back.
+    pub(super) free: BTreeMap<Addr, u64>,
     pub(super) live: usize,
     /// End of the highest part ever handed out.
     pub(super) high: Addr,
 }
 
-/// The segments of private memory and their parts, by address.
+/// The segments of private memory, by address.
 #[derive(Default)]
 pub(super) struct Segments {
     pub(super) segments: BTreeMap<Addr, Segment>,
-    /// Bytes of the free parts; the others were handed out, and are perhaps back.
-    pub(super) free: BTreeMap<Addr, u64>,
     /// The graph is gone: a segment goes with its last live part.
     pub(super) released: bool,
 }

@@ -140,7 +140,12 @@ impl Both {
     fn agree(&self) {
         let said = self.plain.iter().flat_map(|it| it.parts.clone());
         let free: Vec<_> = said.filter(|part| part.2).map(|it| (it.0, it.1)).collect();
-        let seen: Vec<_> = self.parts.free.iter().map(|(&at, &of)| (at, of)).collect();
+        let seen: Vec<_> = self
+            .parts
+            .segments
+            .values()
+            .flat_map(|it| it.free.clone())
+            .collect();
         assert_eq!(seen, free);
         for (segment, plain) in self.parts.segments.values().zip(&self.plain) {
             assert_eq!((segment.live, segment.high), (plain.live.len(), plain.high));
