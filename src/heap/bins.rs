@@ -49,7 +49,7 @@ fn place(table: &[Extent], id: Id) -> Place {
 }
 
 /// The hole `first` and those filed before it in its bin.
-fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> + '_ {
+fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> {
     let older = |&id: &Id| Some(table[id as usize].older).filter(|&id| id != NIL);
     std::iter::successors(Some(first).filter(|&id| id != NIL), older)
 }
@@ -135,30 +135,23 @@ impl Bins {
     /// The same where that is in the shared bin `first` or behind it: the hole of the first may be too small.
     #[inline(never)]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
-        let of = |bin: usize| place(table, self.heads[bin]);
-        let head = first.map(of).filter(|head| head.0 >= bytes).or_else(|| {
-            let behind = first.map(|bin| bin + 1).filter(|&at| at < MOST)?;
-            self.filled.next(behind).map(of)
-        });
-        let other = match self.others.is_empty() {
-            true => None,
-            false => self.others.range((bytes, 0, 0)..).next().copied(),
-        };
-        let best = match (head, other) {
-            (Some(head), Some(other)) => Some(head.min(other)),
-            (head, other) => head.or(other),
-        };
-        best.map(|(_, _, id)| id)
+        let behind = first.and_then(|bin| self.behind(bin));
+        let heads = first.into_iter().chain(behind);
+        let mut heads = heads.map(|bin| place(table, self.heads[bin]));
+        let head = heads.find(|head| head.0 >= bytes);
+        let other = self.others.range((bytes, 0, 0)..).next().copied();
+        head.into_iter().chain(other).min().map(|(_, _, id)| id)
+    }
+
+    /// The first bin behind `bin` that has a hole.
+    fn behind(&self, bin: usize) -> Option<usize> {
+        (bin + 1 < MOST).then(|| self.filled.next(bin + 1))?
     }
 
     /// The holes of at least `bytes`, as they are taken; one a size of those that have a bin of their own.
-    pub(crate) fn at_least<'a>(
-        &'a self,
-        table: &'a [Extent],
-        bytes: u64,
-    ) -> impl Iterator<Item = Id> + 'a {
-        let next = |&at: &usize| (at + 1 < MOST).then(|| self.filled.next(at + 1))?;
-        let bins = std::iter::successors(self.filled.next(bin_of(bytes)), next);
+    pub(crate) fn at_least(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
+        let first = self.filled.next(bin_of(bytes));
+        let bins = std::iter::successors(first, |&bin| self.behind(bin));
         let heads = bins.map(|bin| place(table, self.heads[bin]));
         let mut heads = heads.skip_while(move |hole| hole.0 < bytes).peekable();
         let mut others = self.others.range((bytes, 0, 0)..).copied().peekable();
@@ -169,11 +162,7 @@ impl Bins {
     }
 
     /// All holes of at least `bytes`.
-    pub(crate) fn filed<'a>(
-        &'a self,
-        table: &'a [Extent],
-        bytes: u64,
-    ) -> impl Iterator<Item = Id> + 'a {
+    pub(crate) fn filed(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
         let firsts = self.at_least(table, bytes);
         firsts.flat_map(|first| listed(table, first))
     }

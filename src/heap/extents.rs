@@ -101,7 +101,7 @@ impl Extents {
     }
 
     /// That hole and larger ones: see [`Bins::at_least`].
-    pub(crate) fn at_least(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn at_least(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
         self.indexes[slot as usize].at_least(&self.table, bytes)
     }
 
@@ -115,7 +115,7 @@ impl Extents {
     }
 
     /// The holes of `slot` of at least `bytes`.
-    pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
         self.indexes[slot as usize].filed(&self.table, bytes)
     }
 
@@ -149,7 +149,7 @@ impl Extents {
         (offset < self.get(id).end()).then_some(id)
     }
 
-    pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> {
         self.gaps.values().copied()
     }
 
@@ -165,7 +165,7 @@ impl Extents {
         self.first
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> {
         let next = |&id: &Id| Some(self.get(id).next).filter(|&next| next != NONE);
         std::iter::successors(Some(self.first), next).map(|id| (id, self.get(id)))
     }

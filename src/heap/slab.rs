@@ -76,12 +76,12 @@ impl Slab {
         std::iter::successors(first, above).map(|free| free.trailing_zeros() as usize)
     }
 
-    pub(crate) fn epochs(&self) -> impl Iterator<Item = Epoch> + '_ {
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = Epoch> {
         self.free_slots().map(|slot| self.history(slot))
     }
 
     /// Offset, bytes, stream and whether it is free, of each slot in address order.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (u64, u64, StreamIndex, bool)> + '_ {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u64, u64, StreamIndex, bool)> {
         (0..self.slots as usize).map(|slot| {
             let free = self.free >> slot & 1 == 1;
             (self.addr(slot), self.bytes, self.streams[slot], free)
@@ -128,7 +128,7 @@ impl Slabs {
     }
 
     /// The work that free slots wait for.
-    pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> + '_ {
+    pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> {
         self.partial.iter().flat_map(|key| self.get(key.3).epochs())
     }
 

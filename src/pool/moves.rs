@@ -36,7 +36,7 @@ impl Run {
 
 impl Core {
     /// (offset, bytes, whether taken) of every mapped extent, in address order.
-    pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+    pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> {
         self.extents.iter().filter_map(|(_, extent)| {
             let taken = extent.state == State::Allocated;
             let mapped = taken || extent.state == State::Free;
