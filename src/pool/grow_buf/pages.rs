@@ -7,6 +7,7 @@
 //! are (`job`), and booked once the driver has answered. Where the limit or the device lacks room the pool gives
 //! up idle memory: what is known to be done first, then behind waits of the host, then what registered steps free.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::arena::Arena;
@@ -211,21 +212,6 @@ impl Core {
     }
 }
 
-/// Takes a growth back that failed, or in which a callback panicked.
-struct Undo<'a> {
-    shared: &'a Shared,
-    pages: &'a Arc<Pages>,
-    before: u64,
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        // Nothing used what was made.
-        self.pages.shrink(self.before, Vec::new());
-        self.shared.settle_pages(self.pages, false);
-    }
-}
-
 impl Shared {
     /// Maps memory for `bytes` of a buffer whose stream is `stream`, unless it has so much.
     ///
@@ -238,18 +224,16 @@ impl Shared {
         if bytes <= before {
             return Ok(());
         }
-        let undo = Undo {
-            shared: self,
-            pages,
-            before,
-        };
-        let grown = self.try_to_grow(pages, bytes, stream);
-        match grown.is_ok() || seeded!("failed-growth-keeps-its-handles") {
-            true => std::mem::forget(undo),
-            false => drop(undo),
+        // A callback may panic.
+        let grow = || self.try_to_grow(pages, bytes, stream);
+        let grown = catch_unwind(AssertUnwindSafe(grow));
+        if !matches!(grown, Ok(Ok(()))) && !seeded!("failed-growth-keeps-its-handles") {
+            // Nothing used what was made.
+            pages.shrink(before, Vec::new());
+            self.settle_pages(pages, false);
         }
         self.tell();
-        grown
+        grown.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
