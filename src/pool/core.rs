@@ -23,15 +23,12 @@ use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamI
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
-/// Held by every lane of a slot, which another stream may have once all are gone.
-pub(crate) struct SlotHold {
-    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
-    pub(crate) gate: bool,
-}
-
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
-    pub(super) hold: Weak<SlotHold>,
+    /// The stream is a gate, whose blocks are segments of a graph's memory.
+    pub(super) gate: bool,
+    /// Held by every lane of the slot, which another stream may have once all are gone.
+    pub(super) hold: Weak<()>,
 }
 
 /// What jobs under way have of the pool: bytes promised, and free memory held.
@@ -207,10 +204,11 @@ impl Core {
         &mut self,
         timeline: &Arc<Timeline>,
         gate: bool,
-    ) -> (StreamIndex, Arc<SlotHold>) {
-        let hold = Arc::new(SlotHold { gate });
+    ) -> (StreamIndex, Arc<()>) {
+        let hold = Arc::new(());
         let state = StreamState {
             timeline: Arc::clone(timeline),
+            gate,
             hold: Arc::downgrade(&hold),
         };
         let is_free = |&slot: &StreamIndex| {

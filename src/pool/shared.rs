@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
-use super::core::{Core, CoreGuard, CoreLock, SlotHold};
+use super::core::{Core, CoreGuard, CoreLock};
 use super::grow_buf;
 use super::job::Job;
 use super::stats::leaks::Tracker;
@@ -100,7 +100,7 @@ impl Shared {
         lanes: &mut Lanes,
         stream: &Stream,
         slot: StreamIndex,
-        hold: &Arc<SlotHold>,
+        hold: &Arc<()>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold, None);
         // The pool watches the stream by now: a capture that this does not see finds the lane.

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
-use super::core::{CoreLock, SlotHold};
+use super::core::CoreLock;
 use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
@@ -204,7 +204,8 @@ pub(crate) struct Lane {
     pub(crate) stream: Arc<StreamCore>,
     pub(super) timeline: Arc<Timeline>,
     pub(crate) slot: StreamIndex,
-    pub(crate) hold: Arc<SlotHold>,
+    /// Of all lanes of the slot.
+    pub(crate) hold: Arc<()>,
     /// Of a lane whose blocks are parts of a graph's memory.
     pub(crate) private: Option<Arc<Private>>,
     pub(crate) others: Others,

@@ -18,7 +18,7 @@ use crate::device::{Addr, StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, StreamIndex, UNIT};
-use crate::pool::core::{Core, CoreGuard, SlotHold};
+use crate::pool::core::{Core, CoreGuard};
 use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
@@ -68,7 +68,7 @@ impl Lane {
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
         slot: StreamIndex,
-        hold: &Arc<SlotHold>,
+        hold: &Arc<()>,
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
         let state = LaneState {

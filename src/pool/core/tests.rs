@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Core, Extent, Grant, PoolConfig, SlotHold, State};
+use super::{Core, Extent, Grant, PoolConfig, State};
 use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
@@ -17,7 +17,7 @@ mod several;
 pub(in crate::pool) struct Made {
     pub(in crate::pool) core: Core,
     pub(in crate::pool) slot: StreamIndex,
-    _hold: Arc<SlotHold>,
+    _hold: Arc<()>,
     _stream: Stream,
 }
 
@@ -81,7 +81,7 @@ impl Made {
     }
 
     /// One more stream, and what keeps it.
-    pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Arc<SlotHold>)) {
+    pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Arc<()>)) {
         let stream = self._stream.device().stream().unwrap();
         let (slot, hold) = self.core.add_stream(&stream.core().timeline, false);
         (slot, (stream, hold))

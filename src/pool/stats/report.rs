@@ -31,7 +31,7 @@ fn stats(totals: &Totals<3>) -> [BlockStats; 3] {
 impl Served {
     /// A gate's blocks hold what others allocate, which is counted there.
     fn is_counted(&self) -> bool {
-        self.lanes.iter().all(|lane| !lane.hold.gate)
+        self.lanes.iter().all(|lane| !lane.stream.gate)
     }
 
     fn stats(&self, stream: u64, stream_name: Option<String>) -> StreamStats {

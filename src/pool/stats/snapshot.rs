@@ -176,8 +176,8 @@ impl Shared {
                 let home = live.and_then(|addr| homes.get(&addr).copied());
                 let stream = home.or(used_by.map(|state| state.timeline.uid));
                 // A block of a gate is a graph's segment.
-                let hold = live.and_then(|_| used_by?.hold.upgrade());
-                let graphs = hold.is_some_and(|hold| hold.gate).then_some("graph memory");
+                let of_graph = live.is_some() && used_by.is_some_and(|it| it.gate);
+                let graphs = of_graph.then_some("graph memory");
                 Piece {
                     addr,
                     bytes,

@@ -5,7 +5,7 @@ use crate::heap::Epoch;
 use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
-fn two() -> (Made, StreamIndex, (Stream, Arc<SlotHold>)) {
+fn two() -> (Made, StreamIndex, (Stream, Arc<()>)) {
     let mut made = made();
     let (other, held) = made.stream();
     assert_eq!((made.slot, other), (1, 2));
