@@ -63,18 +63,9 @@ impl Core {
                 None => last.push(epoch),
             }
         }
-        let waits = self
-            .timeline(stream)
-            .and_then(|mine| self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick)));
-        waits.unwrap_or_default()
-    }
-
-    pub(super) fn wait_for(
-        &mut self,
-        slot: StreamIndex,
-        epochs: impl IntoIterator<Item = Epoch>,
-    ) -> Result<()> {
-        put(&self.waits_for(slot, epochs), &mut self.steps.waits)
+        let mine = self.timeline(stream);
+        let waits = |mine| self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick));
+        mine.and_then(waits).unwrap_or_default()
     }
 
     /// What `slot`'s stream has to wait for before the block `id` has the `bytes` behind it.

@@ -7,6 +7,7 @@
 //! move is mapped a second time, behind another run: its blocks have new addresses and their old
 //! bytes. The old mappings retire as those of stolen handles do.
 
+use super::ask;
 use super::core::Core;
 use super::stats::Told;
 use crate::arena::Kept;
@@ -45,7 +46,8 @@ impl Core {
     }
 
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
-        self.wait_for(slot, self.last_epochs())
+        let waits = self.waits_for(slot, self.last_epochs());
+        ask::put(&waits, &mut self.steps.waits)
     }
 
     /// Books moves, ascending by where they go, that are queued before `epoch`, on a stream that runs behind every

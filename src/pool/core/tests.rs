@@ -8,8 +8,8 @@ use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
 use crate::heap::{Epoch, FRESH, Id, StreamIndex};
-use crate::pool::Pool;
 use crate::pool::job::Job;
+use crate::pool::{Pool, ask};
 
 mod several;
 
@@ -43,6 +43,13 @@ fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
         slot,
         _hold: hold,
         _stream: stream,
+    }
+}
+
+impl Core {
+    /// Has `slot`'s stream wait for `epoch`.
+    pub(in crate::pool) fn wait_for(&mut self, slot: StreamIndex, epoch: Epoch) {
+        ask::put(&self.waits_for(slot, [epoch]), &mut self.steps.waits).unwrap();
     }
 }
 

@@ -38,13 +38,13 @@ fn a_stream_runs_behind_its_own_holes_and_those_whose_work_is_done_or_waited_for
         |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole.epoch()));
     assert_eq!(behind(core), [false, true, true]);
     // Of its own and of what nobody used nothing is waited for.
-    core.wait_for(slot, [own.epoch()]).unwrap();
-    core.wait_for(slot, [fresh.epoch()]).unwrap();
+    core.wait_for(slot, own.epoch());
+    core.wait_for(slot, fresh.epoch());
     assert_eq!(core.steps.waits, 0);
-    core.wait_for(slot, [theirs.epoch()]).unwrap();
+    core.wait_for(slot, theirs.epoch());
     assert_eq!(core.steps.waits, 1);
     assert_eq!(behind(core), [true; 3]);
-    core.wait_for(slot, [theirs.epoch()]).unwrap();
+    core.wait_for(slot, theirs.epoch());
     assert_eq!(core.steps.waits, 1);
 }
 
@@ -59,7 +59,7 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
         "nothing waits for any"
     );
     let hole = made.hole(0, UNIT, other);
-    made.core.wait_for(waiting, [hole.epoch()]).unwrap();
+    made.core.wait_for(waiting, hole.epoch());
     assert!(made.core.ask_how_far(other, UNIT).is_none());
     // The hole is too small.
     assert!(made.core.ask_how_far(slot, 2 * UNIT).is_none());
@@ -242,7 +242,7 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
     let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
     assert_eq!(found.1.stream, third);
-    made.core.wait_for(slot, [found.1]).unwrap();
+    made.core.wait_for(slot, found.1);
     let grant = made.core.take_waited(slot, 2 * UNIT, found.0);
     assert_eq!((made.granted(grant), steps(&made)), (8 * UNIT, (1, 1)));
     assert_eq!(made.core.smallest_hole(2 * UNIT).unwrap().1.stream, other);
