@@ -120,6 +120,7 @@ fn listen(
             match listener.accept() {
                 Ok((stream, _)) => callers.extend(Caller::new(stream)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_reset(&error) => {}
                 Err(error) => return Err(io(error)),
             }
         }
@@ -207,36 +208,50 @@ fn another(stream: TcpStream) -> io::Result<TcpStream> {
     }
 }
 
+/// Whether the system ended a connection, rather than whoever is at its other end.
+fn is_reset(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | Interrupted
+    )
+}
+
 fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
-    let io = io(&ranks.meet);
-    let mut stream = loop {
-        match connect(address, deadline) {
-            Ok(stream) => break stream,
-            // What is no address, as one without a port, does not become one.
-            Err(error)
-                if Instant::now() >= deadline || error.kind() == io::ErrorKind::InvalidInput =>
-            {
-                return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
-            }
-            Err(_) => std::thread::sleep(PAUSE),
+    loop {
+        let error = match connect(address, deadline) {
+            Ok(stream) => match ask(ranks, stream, deadline) {
+                Ok((good, bytes)) => return understood(good, bytes),
+                Err(error) if is_reset(&error) => error,
+                Err(error) => return Err(io(&ranks.meet)(error)),
+            },
+            Err(error) => error,
+        };
+        // What is no address, as one without a port, does not become one.
+        if Instant::now() >= deadline || error.kind() == io::ErrorKind::InvalidInput {
+            return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
         }
-    };
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Greets rank 0, and waits for its answer.
+fn ask(ranks: &Ranks, mut stream: TcpStream, deadline: Instant) -> io::Result<(u8, Vec<u8>)> {
     let greeting = [
         &GREETING[..],
         &ranks.rank.to_le_bytes(),
         &ranks.size.to_le_bytes(),
     ]
     .concat();
-    stream.write_all(&greeting).map_err(&io)?;
+    stream.write_all(&greeting)?;
     // Two seconds more, because rank 0 began its wait at another time.
-    let patience = left(deadline) + Duration::from_secs(2);
-    stream.set_read_timeout(Some(patience)).map_err(&io)?;
+    stream.set_read_timeout(Some(left(deadline) + Duration::from_secs(2)))?;
     let mut head = [0; 5];
-    stream.read_exact(&mut head).map_err(&io)?;
+    stream.read_exact(&mut head)?;
     let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
     let mut bytes = vec![0; len.min(1 << 16)];
-    stream.read_exact(&mut bytes).map_err(&io)?;
-    understood(head[0], bytes)
+    stream.read_exact(&mut bytes)?;
+    Ok((head[0], bytes))
 }
 
 /// The file by which a rank announces itself.
@@ -480,6 +495,25 @@ mod tests {
             std::thread::sleep(Duration::from_secs(3));
             assert_eq!(meet(&ranks[1]).unwrap(), [7; 128]);
             assert_eq!(first.join().unwrap().unwrap(), [7; 128]);
+        });
+    }
+
+    #[test]
+    fn a_rank_whose_connection_is_reset_asks_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [place, _] = places(folder.path());
+        let ranks = ranks(2, &place);
+        let before = TcpListener::bind(place.strip_prefix("tcp://").unwrap()).unwrap();
+        let patience = Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| meet(&ranks[1], patience, || Ok(Vec::new())));
+            let (stream, _) = before.accept().unwrap();
+            // Closed with the greeting unread, it is reset.
+            while stream.peek(&mut [0; 16]).unwrap() < 16 {}
+            drop((before, stream));
+            let first = meet(&ranks[0], patience, || Ok(vec![7; 128]));
+            assert_eq!(first.unwrap(), [7; 128]);
+            assert_eq!(second.join().unwrap().unwrap(), [7; 128]);
         });
     }
 
