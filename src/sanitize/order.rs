@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 use crate::device::{RawEvent, RawStream};
 
+/// Streams made elsewhere that are known before those are looked for that may be forgotten.
+const FEW: usize = 64;
+
 /// Epochs by stream number; missing entries are 0.
 pub(super) type Clock = Vec<u64>;
 
@@ -104,7 +107,9 @@ pub(super) struct Order {
     /// Streams made elsewhere, by the driver's id, because their handles may be reused without
     /// notice.
     by_id: HashMap<u64, usize>,
-    /// Numbers of destroyed streams.
+    /// How many of those are known before some are forgotten.
+    most: usize,
+    /// Numbers of destroyed or forgotten streams.
     gone: Vec<usize>,
     events: HashMap<RawEvent, Mark>,
     host: Clock,
@@ -153,9 +158,27 @@ impl Order {
         if let Some(&number) = self.by_id.get(&id) {
             return number;
         }
+        if self.by_id.len() >= self.most.max(FEW) {
+            self.forget_idle();
+        }
         let number = self.new_number();
         self.by_id.insert(id, number);
         number
+    }
+
+    /// Forgets streams made elsewhere of which nobody says when they are gone. Those go that the host knows as much
+    /// of as they do, so that one that is used again is as it was, but for its name.
+    fn forget_idle(&mut self) {
+        let (host, streams, gone) = (&self.host, &self.streams, &mut self.gone);
+        self.by_id.retain(|_, &mut number| {
+            let stream = &streams[number];
+            let mut seen = stream.seen.iter().enumerate();
+            let idle = seen_in(host, number) >= stream.epoch
+                && seen.all(|(other, &epoch)| seen_in(host, other) >= epoch);
+            gone.extend(idle.then_some(number));
+            !idle
+        });
+        self.most = 2 * self.by_id.len();
     }
 
     pub(super) fn set_name(&mut self, number: usize, name: &str) {
@@ -241,5 +264,36 @@ impl Order {
     /// Whether the host knows that the operation is done.
     pub(super) fn is_done(&self, op: &Op) -> bool {
         seen_in(&self.host, op.stream) >= op.epoch
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_are_adopted_again_and_again_take_no_more_and_more_memory() {
+        let mut order = Order::default();
+        let (waiting, worker) = (RawStream(1), RawStream(2));
+        let [waits, works] = [waiting, worker].map(|raw| order.number(raw, || raw.0));
+        let first = order.queue(works, worker, "work".into());
+        let event = RawEvent(1);
+        order.record(event, works);
+        order.wait(waits, event);
+        order.set_name(works, "worker");
+        for id in 3..10_000 {
+            // The driver gives the handle again.
+            let raw = RawStream(3);
+            let number = order.number(raw, || id);
+            order.queue(number, raw, "work".into());
+            let here = order.here(number);
+            order.reached(&here);
+        }
+        assert!(order.by_id.len() < 4 * FEW && order.streams.len() < 4 * FEW);
+        // Those that the host knows less of are known as before.
+        let [waits, still] = [waiting, worker].map(|raw| order.number(raw, || raw.0));
+        assert_eq!((still, order.name(still)), (works, Some("worker")));
+        assert!(first.is_before(&order.queue(waits, waiting, "work".into())));
     }
 }
