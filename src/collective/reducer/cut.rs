@@ -77,6 +77,17 @@ pub(super) fn cut(total: usize, size: usize, links: usize) -> Vec<Range<usize>> 
     lens.into_iter().map(bucket).collect()
 }
 
+/// Which of `parts`, whose ranges ascend, have elements of `range`.
+pub(super) fn meeting<P>(
+    parts: &[P],
+    range: &Range<usize>,
+    of: impl Fn(&P) -> Range<usize>,
+) -> Range<usize> {
+    let from = parts.partition_point(|part| of(part).end <= range.start);
+    let to = parts.partition_point(|part| of(part).start < range.end);
+    from..to.max(from)
+}
+
 /// Divides a range into pieces of one launch each. Returns each piece, and the same piece relative to the
 /// range's start.
 pub(super) fn pieces(range: &Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
@@ -118,6 +129,35 @@ mod tests {
                 assert!(lens.windows(2).all(beside), "{lens:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_meets_a_range_is_found_without_a_look_at_all() {
+        let (tensors, total) = laid_out(&[100, 0, 64, 1, 0, 0, 1000, 5000, 3]).unwrap();
+        let looks = std::cell::Cell::new(0);
+        for range in cut(total, 128, 2)
+            .into_iter()
+            .chain([0..0, 64..64, total..total + 1])
+        {
+            let meets =
+                |tensor: &Range<usize>| tensor.start < range.end && range.start < tensor.end;
+            let found = meeting(&tensors, &range, Range::clone);
+            for (at, tensor) in tensors.iter().enumerate() {
+                assert_eq!(
+                    found.contains(&at),
+                    meets(tensor),
+                    "{tensor:?} and {range:?}"
+                );
+            }
+        }
+        let many = vec![1; 100_000];
+        let (tensors, total) = laid_out(&many).unwrap();
+        let of = |tensor: &Range<usize>| {
+            looks.set(looks.get() + 1);
+            tensor.clone()
+        };
+        assert_eq!(meeting(&tensors, &(total / 2..total), of).len(), 50_000);
+        assert!(looks.get() < 100, "{} looks", looks.get());
     }
 
     #[test]

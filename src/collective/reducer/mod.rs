@@ -34,7 +34,7 @@ use std::sync::Weak;
 use half::{bf16, f16};
 
 pub use self::config::{ReducerConfig, Wire};
-use self::cut::{ALIGN, cut, is_one, laid_out};
+use self::cut::{ALIGN, cut, is_one, laid_out, meeting};
 use self::schedule::{Work, schedule};
 use super::{Comm, Reduce};
 use crate::convert::{E4m3, Element, FusedTo, GradScaler, Rounding, ScalerConfig};
@@ -201,9 +201,7 @@ impl Reducer {
         let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();
         for (number, range) in cut(total, size, links.len()).into_iter().enumerate() {
-            let meets =
-                |tensor: &&Range<usize>| tensor.start < range.end && range.start < tensor.end;
-            let count = tensors.iter().filter(meets).count();
+            let count = meeting(&tensors, &range, Range::clone).len();
             buckets.push(Bucket {
                 codes: match config.wire {
                     Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, range.len())?),
@@ -285,10 +283,9 @@ impl Reducer {
         self.join_capture()?;
         self.is_ready[tensor] = true;
         let its = self.tensors[tensor].clone();
-        for bucket in &mut self.buckets {
-            if its.start < bucket.range.end && bucket.range.start < its.end {
-                bucket.missing -= 1;
-            }
+        let meets = meeting(&self.buckets, &its, |bucket| bucket.range.clone());
+        for bucket in &mut self.buckets[meets] {
+            bucket.missing -= 1;
         }
         self.queue_ready()
     }
