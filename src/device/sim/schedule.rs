@@ -158,7 +158,9 @@ impl Schedule {
             let mut at = 0;
             while at < self.active.len() {
                 let queue = self.active[at];
-                while let Some(&Op::Wait(place)) = self.queues[queue].ops.front()
+                // Not past a call that is running.
+                while !self.queues[queue].calling
+                    && let Some(&Op::Wait(place)) = self.queues[queue].ops.front()
                     && self.is_done(place)
                 {
                     let its = &mut self.queues[queue];
@@ -210,5 +212,25 @@ impl Schedule {
     /// Whether a step runs before a query is answered.
     pub(super) fn goes_on(&mut self) -> bool {
         self.chooser.goes_on()
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::sim::Strategy;
+
+    #[test]
+    fn a_call_under_way_is_not_over_because_a_wait_behind_it_may_end() {
+        let mut schedule = Schedule::new(Chooser::new(Strategy::Random, 0));
+        let [calls, other] = [1, 2].map(|id| schedule.add(id));
+        let call = schedule.push(calls, Op::Call(Box::new(|| ())));
+        let there = schedule.here(other);
+        let behind = schedule.push(calls, Op::Wait(there));
+        assert!(matches!(schedule.step(), Step::Run(..)));
+        assert!(!schedule.passed(call).unwrap(), "it is under way");
+        schedule.ran(calls, Ok(()));
+        assert!(schedule.passed(call).unwrap() && schedule.passed(behind).unwrap());
     }
 }
