@@ -55,8 +55,6 @@ impl Extents {
     pub(crate) fn new(bytes: u64) -> Self {
         let gap = Extent {
             bytes,
-            prev: NONE,
-            next: NONE,
             state: State::Unmapped,
             ..Extent::BLANK
         };
