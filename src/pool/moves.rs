@@ -19,7 +19,7 @@ use crate::seeded::seeded;
 pub(crate) type Way = (u64, u64, u64);
 
 /// Mapped memory between two places where nothing is mapped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -95,26 +95,21 @@ impl Core {
 
     /// All runs in address order; `may_move` is asked about each block.
     pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for (start, bytes, taken) in self.mapped_extents() {
-            if runs.last().is_none_or(|run| run.end != start) {
-                runs.push(Run {
-                    start,
-                    movable: true,
-                    ..Run::default()
-                });
+        let mapped: Vec<_> = self.mapped_extents().collect();
+        let each = mapped.chunk_by(|below, above| below.0 + below.1 == above.0);
+        let run = |part: &[(u64, u64, bool)]| {
+            let (start, bytes) = (part[0].0, part.iter().map(|it| it.1).sum::<u64>());
+            let unasked = usize::from(seeded!("run-moves-if-its-last-does")) * (part.len() - 1);
+            let mut asked = part.iter().skip(unasked);
+            Run {
+                start,
+                end: start + bytes,
+                movable: asked.all(|&(at, _, taken)| !taken || may_move(at)),
+                free: part.iter().filter(|it| !it.2).map(|it| it.1).sum(),
+                gap: self.gap_behind(start + bytes),
             }
-            if let Some(run) = runs.last_mut() {
-                let movable = !taken || may_move(start);
-                run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
-                run.free += if taken { 0 } else { bytes };
-                run.end = start + bytes;
-            }
-        }
-        for run in &mut runs {
-            run.gap = self.gap_behind(run.end);
-        }
-        runs
+        };
+        each.map(run).collect()
     }
 
     /// Bytes that a request lacks if all free memory were one hole, in granules; `None` if the pool may not grow so.
