@@ -132,12 +132,10 @@ impl fmt::Display for Snapshot {
         for it in &self.pieces {
             let (addr, bytes, word) = (it.addr, it.bytes, it.state.word());
             write!(f, "\n  {addr:#x}: {bytes} bytes {word}")?;
-            let stream = it
-                .stream
-                .map(|id| stream_words(id, it.stream_name.as_deref()));
-            let said = stream.iter().map(String::as_str).chain(it.tag);
-            said.into_iter()
-                .try_for_each(|word| write!(f, ", {word}"))?;
+            let on = |id| stream_words(id, it.stream_name.as_deref());
+            let said = it.stream.map(on).into_iter();
+            let mut said = said.chain(it.tag.map(str::to_owned));
+            said.try_for_each(|word| write!(f, ", {word}"))?;
         }
         Ok(())
     }
