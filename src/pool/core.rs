@@ -457,5 +457,4 @@ impl Core {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 pub(super) mod tests;

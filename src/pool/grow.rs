@@ -425,5 +425,4 @@ pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -214,5 +214,4 @@ impl<T: Pod> fmt::Debug for GrowBuf<T> {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -224,9 +224,7 @@ impl Core {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests_slabs;

@@ -406,5 +406,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -205,5 +205,4 @@ pub(super) fn total(frames: &[IdleFrame]) -> u64 {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 pub(super) mod tests;

@@ -355,5 +355,4 @@ impl fmt::Debug for Pool {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

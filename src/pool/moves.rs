@@ -215,5 +215,4 @@ impl Core {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

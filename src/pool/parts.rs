@@ -98,5 +98,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

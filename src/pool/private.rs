@@ -307,5 +307,4 @@ impl Lane {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -274,5 +274,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 pub(super) mod tests;

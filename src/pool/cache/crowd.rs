@@ -65,5 +65,4 @@ impl Lane {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -427,5 +427,4 @@ impl Lane {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod tests;

@@ -106,5 +106,4 @@ impl Lanes {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -336,5 +336,4 @@ impl Core {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -213,5 +213,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

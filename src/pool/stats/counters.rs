@@ -309,5 +309,4 @@ impl Counter {
 pub(crate) type Spilled = Arc<Mutex<Gauges>>;
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -379,5 +379,4 @@ mod json {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests;
