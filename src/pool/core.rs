@@ -183,13 +183,6 @@ impl Core {
         self.config.remap
     }
 
-    /// Takes the bytes at `start`, which are free, as a block; for tests of layers above.
-    #[cfg(test)]
-    pub(crate) fn take_at(&mut self, start: u64, bytes: u64, slot: StreamIndex) {
-        let hole = self.extents.seek(self.extents.first(), start);
-        self.extents.take_window(hole, start, bytes, slot);
-    }
-
     pub(crate) fn limit(&self) -> u64 {
         self.config.limit.unwrap_or(u64::MAX)
     }

@@ -47,6 +47,12 @@ fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
 }
 
 impl Core {
+    /// Takes the bytes at `start`, which are free, as a block; for tests of layers above too.
+    pub(crate) fn take_at(&mut self, start: u64, bytes: u64, slot: StreamIndex) -> Id {
+        let hole = self.extents.seek(self.extents.first(), start);
+        self.extents.take_window(hole, start, bytes, slot)
+    }
+
     /// Has `slot`'s stream wait for `epoch`.
     pub(in crate::pool) fn wait_for(&mut self, slot: StreamIndex, epoch: Epoch) {
         ask::put(&self.waits_for(slot, [epoch]), &mut self.steps.waits).unwrap();
@@ -56,9 +62,7 @@ impl Core {
 impl Made {
     /// A block of `bytes` at `start`, which lies in holes.
     pub(in crate::pool) fn block(&mut self, start: u64, bytes: u64) -> Id {
-        let extents = &mut self.core.extents;
-        let hole = extents.seek(extents.first(), start);
-        let id = extents.take_window(hole, start, bytes, self.slot);
+        let id = self.core.take_at(start, bytes, self.slot);
         self.core.active.add(bytes);
         id
     }
