@@ -22,8 +22,7 @@ impl Registry {
             state.planner.note_request(bytes);
             2.0 * handles as f64 * state.planner.model().handle_ns
         };
-        let moved = self.step_to(Aim::Room { bytes, most_ns }, &Budget::default());
-        moved.is_ok_and(|moved| moved.bytes > 0)
+        self.moves_to(Aim::Room { bytes, most_ns })
     }
 
     /// Joins the pool's runs of memory and grows the pool by the bytes that a request of `bytes` lacks.
@@ -36,14 +35,16 @@ impl Registry {
         outcome
     }
 
+    /// Whether anything was moved to that aim.
+    fn moves_to(&self, aim: Aim) -> bool {
+        let moved = self.step_to(aim, &Budget::default());
+        moved.is_ok_and(|moved| moved.bytes > 0)
+    }
+
     /// Moves blocks to make a hole of `bytes`, or to empty handles for one, within `most_ns` of device time.
     /// Returns whether it moved anything.
     fn move_for(&self, bytes: u64, most_ns: f64) -> bool {
-        let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
-        aims.into_iter().any(|aim| {
-            let moved = self.step_to(aim, &Budget::default());
-            moved.is_ok_and(|moved| moved.bytes > 0)
-        })
+        self.moves_to(Aim::Room { bytes, most_ns }) || self.moves_to(Aim::Gather { bytes, most_ns })
     }
 
     /// Nanoseconds of device time for moving every block once; `None` if a request of `bytes` lacks nothing.
@@ -64,10 +65,16 @@ impl Registry {
         let Some(all_ns) = self.moving_all(bytes) else {
             return Relief::Exhausted;
         };
+        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        // What is joined, or a hole made for it, would take the room of a buffer that grows.
+        if pressure.grows {
+            let most_ns = SOON_NS;
+            let moved = self.moves_to(Aim::Gather { bytes, most_ns }) || step(Goal::Full).bytes > 0;
+            return [Relief::Exhausted, Relief::Retry][usize::from(moved)];
+        }
         if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {
             return Relief::Retry;
         }
-        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
         let joined = self.join(bytes).unwrap_or(false);
         // Joining or growing may have made the hole already.
         if joined && step(Goal::Hole(bytes)).reached {

@@ -280,7 +280,7 @@ impl Shared {
             Turn::Moves(handles) => (self.ask_to_move(climb.bytes, *handles), Then::Again),
             _ => {
                 let stream = climb.lane.stream.timeline.uid;
-                let helped = self.relieve(stream, climb.bytes);
+                let helped = self.relieve(stream, climb.bytes, false);
                 (helped, Then::Next)
             }
         };
@@ -355,7 +355,7 @@ impl Shared {
 
     /// Asks the registered steps, the first first, as one that could not help may once another has; whether one says to
     /// try the request again.
-    pub(super) fn relieve(&self, stream: u64, bytes: u64) -> bool {
+    pub(super) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // What growing buffers no longer use goes ahead of all that moves memory.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
             self.retries.fetch_add(1, Ordering::Relaxed);
@@ -370,6 +370,7 @@ impl Shared {
                 requested: bytes,
                 stream,
                 figures: self.figures(bytes),
+                grows,
             };
             if step(&pressure) == Relief::Retry {
                 self.retries.fetch_add(1, Ordering::Relaxed);

@@ -27,6 +27,8 @@ pub struct Pressure {
     pub stream: u64,
     /// The pool's figures now.
     pub figures: OutOfMemory,
+    /// For a growing buffer, to which only handles are of use that hold nothing.
+    pub(crate) grows: bool,
 }
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.

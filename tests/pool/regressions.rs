@@ -330,3 +330,22 @@ fn movable_memory_begins_where_the_pool_has_all_that_the_device_has_and_it_is_id
     let outcome = full.alloc_movable::<u8>(&stream, 1);
     assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
 }
+
+#[test]
+fn a_growing_buffer_fails_where_memory_that_is_joined_for_it_would_take_its_room() {
+    let (device, watched) = Watched::over(&common::host());
+    let stream = device.stream().unwrap();
+    let config = PoolConfig::default().limit(10 * MIB).preallocate(6 * MIB);
+    let pool = Pool::new(&device, config.handles(HandleSize::Granule).cache_bytes(0)).unwrap();
+    let first = pool.alloc(&stream, 5 * MIB).unwrap();
+    let _second = pool.alloc(&stream, 2 * MIB).unwrap();
+    drop(first);
+    // What is free is not in whole handles.
+    let _third = pool.alloc(&stream, 4 * MIB).unwrap();
+    drop(pool.alloc_movable::<u8>(&stream, 1).unwrap());
+    // It would go on and on, and ends by another error.
+    watched.fail("create", 100, true);
+    let mut buffer = pool.grow_buf::<u8>(&stream, 4 << 20).unwrap();
+    let outcome = buffer.resize(4 << 20);
+    assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+}

@@ -261,7 +261,7 @@ impl Shared {
                 1 => self.give_up_idle(lacking, false)?,
                 2 => self.give_up_idle(lacking, true)?,
                 3 => drop(self.wait_for_others(self.core.lock())),
-                _ if self.relieve(stream, lacking) => taken = 0,
+                _ if self.relieve(stream, lacking, true) => taken = 0,
                 _ => return Err(self.out_of_memory(lacking)),
             }
         }
