@@ -163,7 +163,7 @@ impl HostPool {
                 let len = piece::<T>().min(src.len() - queued);
                 let mut buf = match self.alloc_waiting::<T>(len) {
                     // With the pieces there are, once the oldest is copied out.
-                    Err(error) if error.is_out_of_memory() && !ring.is_empty() => {
+                    Err(_) if !ring.is_empty() => {
                         copied_out(&mut ring, &mut parts)?;
                         continue;
                     }

@@ -64,7 +64,8 @@ impl<T: Pod> Ring<T> {
         loop {
             if self.pieces.len() < RING {
                 match self.host.alloc_waiting(len) {
-                    Err(error) if error.is_out_of_memory() && !self.pieces.is_empty() => {}
+                    // Of a stream that failed, say, whose memory the pool cannot have back.
+                    Err(_) if !self.pieces.is_empty() => {}
                     other => return other,
                 }
             }

@@ -579,3 +579,24 @@ fn a_request_asks_once_about_a_stream_that_is_held_up() {
     drop(held);
     ground.is_clean();
 }
+
+#[test]
+fn staging_at_the_limit_goes_on_with_its_own_pieces_beside_a_stream_that_failed() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [stream, failed] = [(); 2].map(|()| device.stream().unwrap());
+    let host = HostPool::new(&device, HostPoolConfig::default().limit(6 << 20));
+    let lost = host.alloc::<u8>(2 << 20).unwrap();
+    let mut there = pool.alloc_typed::<u8>(&failed, 2 << 20).unwrap();
+    let fails = Box::new(|| panic!("it fails"));
+    device.backend().host_call(failed.raw(), fails).unwrap();
+    there.view_mut().upload_from(&failed, &lost).unwrap();
+    drop(lost);
+    assert!(failed.synchronize().is_err());
+    let data: Vec<u8> = (0..16 << 20).map(|at| (at % 251) as u8).collect();
+    let mut up = pool.alloc_typed::<u8>(&stream, data.len()).unwrap();
+    host.stage_in(&stream, up.view_mut(), &data).unwrap();
+    let mut down = vec![0; data.len()];
+    host.stage_out(&stream, up.view(), &mut down).unwrap();
+    assert!(down == data);
+}
