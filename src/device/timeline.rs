@@ -457,9 +457,13 @@ impl Timeline {
             self.reached(open);
             known = true;
         }
-        if owned && !known {
+        if !known {
             self.left.store(1, Ordering::Release);
-            return false;
+            if owned {
+                return false;
+            }
+            // Whoever waits for all that the stream was given waits for this tick, in vain.
+            self.ticks.count_to(open);
         }
         *lock(&self.raw) = None;
         true
@@ -473,7 +477,8 @@ impl Timeline {
 
     /// Whether the stream went like that, so that nothing of it is waited for.
     pub(super) fn is_forgotten(&self) -> bool {
-        self.raw().is_none() && lock(&self.order).marks.is_empty()
+        let left = self.left.load(Ordering::Acquire) > 0;
+        !left && self.raw().is_none() && lock(&self.order).marks.is_empty()
     }
 }
 

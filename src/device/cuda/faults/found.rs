@@ -6,6 +6,7 @@ use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
+use crate::host::Contents;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
 /// A device over the fake driver.
@@ -173,6 +174,29 @@ fn a_host_call_that_panicked_is_told_of_by_whoever_waits_for_its_stream() {
         device.backend().host_call(stream.raw(), call).unwrap();
         let words = stream.synchronize().unwrap_err().to_string();
         assert!(words.contains("it went wrong"), "{words}");
+    });
+}
+
+#[test]
+fn a_pool_does_not_fall_asleep_under_an_adopted_stream_that_could_not_be_waited_for() {
+    with_device(|rig, device| {
+        let config = PoolConfig::default().limit(LIMIT).sleeps(true);
+        let pool = Pool::new(device, config).unwrap();
+        let raw = device.backend().stream_create().unwrap();
+        // SAFETY: it is destroyed below.
+        let adopted = unsafe { device.adopt_stream(raw) }.unwrap();
+        let block = pool.alloc(&adopted, 4000).unwrap();
+        let gate = hold(&adopted);
+        drop(block);
+        fail(rig, WAITS);
+        drop(adopted);
+        rig.driver.faults.heal();
+        let slept = pool.sleep(&[], Contents::Discarded);
+        drop(gate);
+        device.backend().stream_sync(raw).unwrap();
+        device.backend().stream_destroy(raw).unwrap();
+        let words = slept.expect_err("its work may still run").to_string();
+        assert!(words.contains("the stream is gone"), "{words}");
     });
 }
 
