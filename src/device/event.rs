@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::capture::CapturedIn;
-use super::lock;
 use super::raw::RawEvent;
 use super::structure::{Clock, Device, Stream, Timeline};
+use super::{beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -238,7 +238,8 @@ impl Stream {
 
 impl Drop for Event {
     fn drop(&mut self) {
+        let (device, raw) = (self.device.clone(), self.raw);
         // Queued waits stay valid; a failure leaks only the event.
-        let _ = self.device.backend().event_destroy(self.raw);
+        beside(move || _ = device.backend().event_destroy(raw));
     }
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use super::capture::OfAnother;
 use super::structure::Recorder;
-use super::{RawGraph, Stream};
+use super::{RawGraph, Stream, beside};
 use crate::error::{Error, Result};
 
 /// A capture under way. Dropping it ends it and discards the recorded work.
@@ -236,8 +236,11 @@ impl Drop for Capture {
         let Some(recorder) = self.recorder.take() else {
             return;
         };
-        recorder.leave(discard(&self.origin));
-        recorder.release();
+        let origin = self.origin.clone();
+        beside(move || {
+            recorder.leave(discard(&origin));
+            recorder.release();
+        });
     }
 }
 
@@ -259,9 +262,11 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Queued runs still complete; a failure leaks only the driver's record of the graph.
-        let device = self.memory.recorder.gate().device();
-        let _ = device.backend().graph_destroy(self.raw);
+        let (recorder, raw) = (Arc::clone(&self.memory.recorder), self.raw);
+        beside(move || {
+            // Queued runs still complete; a failure leaks only the driver's record of the graph.
+            let _ = recorder.gate().device().backend().graph_destroy(raw);
+        });
     }
 }
 
@@ -285,7 +290,8 @@ impl GraphMemory {
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
-        self.recorder.release();
+        let recorder = Arc::clone(&self.recorder);
+        beside(move || recorder.release());
     }
 }
 
@@ -308,10 +314,14 @@ impl NotedCapture {
 
 impl Drop for NotedCapture {
     fn drop(&mut self) {
-        if let Some(recorder) = self.recorder.take() {
-            recorder.leave(!self.origin.is_capturing().unwrap_or(false));
+        let Some(recorder) = self.recorder.take() else {
+            return;
+        };
+        let origin = self.origin.clone();
+        beside(move || {
+            recorder.leave(!origin.is_capturing().unwrap_or(false));
             recorder.release();
-        }
+        });
     }
 }
 

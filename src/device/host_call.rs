@@ -25,7 +25,7 @@ pub(super) fn run(work: impl FnOnce()) -> Result<()> {
 }
 
 /// Whether the calling thread runs a host call.
-pub(super) fn is_running() -> bool {
+pub(crate) fn is_running() -> bool {
     IS_RUNNING.get()
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error 
     error
 }
 
-/// Runs `work`, which waits for device work. Runs it here, or on a new thread if this thread runs a host call
-/// and so must not wait.
+/// Runs `work`, which waits for device work or calls the driver. Runs it here, or on a new thread if this thread runs a
+/// host call and so may do neither.
 pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     if !is_running() || seeded!("a-host-call-drops-without-a-wait") {
         return work();

@@ -66,6 +66,8 @@ pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 #[doc(hidden)]
 pub use host::host_available_bytes;
+#[cfg(test)]
+pub(crate) use host_call::is_running;
 pub(crate) use host_call::{beside, panicked};
 #[doc(hidden)]
 pub use launch::Launch;
@@ -388,7 +390,7 @@ impl Device {
     /// # Safety
     /// - `raw` is a live stream of this device and of the context that is current now.
     /// - It stays alive until every clone of the returned [`Stream`] and every block allocated on
-    ///   it is dropped.
+    ///   it is dropped, outside of host calls, which put that off.
     pub unsafe fn adopt_stream(&self, raw: RawStream) -> Result<Stream> {
         Stream::adopt(self, raw)
     }
@@ -464,8 +466,9 @@ impl Device {
             spare.push(event);
         } else {
             drop(spare);
+            let device = self.clone();
             // If the driver fails to destroy an event, it leaks; no memory of the crate depends on it.
-            let _ = self.inner.backend.event_destroy(event);
+            beside(move || _ = device.backend().event_destroy(event));
         }
     }
 }

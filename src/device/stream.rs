@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::access::Note;
-use super::lock;
 use super::names::{CAPTURE, stream_words};
 use super::raw::RawStream;
 use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
+use super::{beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -124,14 +124,19 @@ impl Drop for StreamCore {
         self.timeline.forget_graphs();
         // If the timeline is shared, other parts of the crate still track this stream's order.
         let followed = Arc::strong_count(&self.timeline) > 1;
-        let let_go = match followed {
-            true => self.timeline.close(self.owned),
-            false => self.timeline.forget(),
-        };
-        if self.owned && let_go {
-            // The driver lets queued work complete; a failure needs no cleanup.
-            let _ = self.device.backend().stream_destroy(self.raw);
-        }
+        let (timeline, raw, owned) = (Arc::clone(&self.timeline), self.raw, self.owned);
+        let owner = self.owner.take();
+        beside(move || {
+            let let_go = match followed {
+                true => timeline.close(owned),
+                false => timeline.forget(),
+            };
+            if owned && let_go {
+                // The driver lets queued work complete; a failure needs no cleanup.
+                let _ = timeline.device.backend().stream_destroy(raw);
+            }
+            drop(owner);
+        });
     }
 }
 
@@ -151,12 +156,14 @@ impl StreamHandle {
 
 impl Drop for StreamHandle {
     fn drop(&mut self) {
-        let watchers = std::mem::take(&mut *lock(&self.watchers));
-        for watcher in watchers {
-            if let Some(watcher) = watcher.upgrade() {
-                watcher.stream_retired(self.id);
+        let (watchers, id) = (std::mem::take(&mut *lock(&self.watchers)), self.id);
+        beside(move || {
+            for watcher in watchers {
+                if let Some(watcher) = watcher.upgrade() {
+                    watcher.stream_retired(id);
+                }
             }
-        }
+        });
     }
 }
 

@@ -23,10 +23,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::lock;
 use super::raw::RawStream;
 use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recorder, Timeline};
 use super::ticks::Ticks;
+use super::{beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Condvar, Mutex};
@@ -487,8 +487,9 @@ impl Drop for Timeline {
         if self.left.load(Ordering::Acquire) > 0
             && let Some(raw) = self.raw()
         {
+            let device = self.device.clone();
             // The driver lets queued work complete; a failure needs no cleanup.
-            let _ = self.device.backend().stream_destroy(raw);
+            beside(move || _ = device.backend().stream_destroy(raw));
         }
         self.device.timelines().remove(&self.uid);
     }

@@ -72,7 +72,7 @@ pub(crate) use shelf::{Shelf, Shelved};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Giving, Stream, wait_before};
+use crate::device::{AccessLog, Addr, Giving, Stream, beside, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -243,8 +243,9 @@ impl<T: Pod> Movable<T> {
 
 impl<T> Drop for Movable<T> {
     fn drop(&mut self) {
+        let (registry, id) = (Arc::clone(&self.registry), self.id);
         // Freeing fails only for a stream that the caller passes; there is none here.
-        let _ = self.registry.free(self.id, None);
+        beside(move || _ = registry.free(id, None));
     }
 }
 

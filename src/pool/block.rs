@@ -12,7 +12,7 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
-use crate::device::{Addr, Left, Recorder, Stream, StreamCore, Timeline, stream_words};
+use crate::device::{Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, stream_words};
 use crate::error::{Error, Result};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE, UNIT};
@@ -332,11 +332,9 @@ impl Drop for Block {
     fn drop(&mut self) {
         // Nothing here is given the block's address, so that it need not be in memory.
         if let Some(uses) = self.uses.take() {
-            free_used(Self {
-                uses: Some(uses),
-                ..*self
-            });
-            return;
+            let uses = Some(uses);
+            let block = Self { uses, ..*self };
+            return beside(move || free_used(block));
         }
         self.lane().free(self.addr, self.extent, self.requested);
     }

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::device::{Addr, Backend, HandleCounts, Phys, RawEvent, RawStream};
+use crate::device::{Addr, Backend, HandleCounts, Phys, RawEvent, RawStream, is_running};
 use crate::driver::table::CuMemPool;
 use crate::error::{Error, Result};
 
@@ -16,6 +16,8 @@ pub(super) const INVALID_VALUE: c_int = 1;
 pub(super) const INVALID_CONTEXT: c_int = 201;
 /// `CUDA_ERROR_UNKNOWN`.
 pub(super) const UNKNOWN: c_int = 999;
+/// `CUDA_ERROR_NOT_PERMITTED`: of a call that is made in a host call.
+const NOT_PERMITTED: c_int = 800;
 
 /// How long work given to a stream waits before it runs.
 pub(super) const LATE: Duration = Duration::from_micros(100);
@@ -112,6 +114,9 @@ pub(super) fn code_of(outcome: Result<()>) -> c_int {
 
 /// The GPU's answer to a call.
 pub(super) fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
+    if is_running() {
+        return NOT_PERMITTED;
+    }
     let gpu = GPU.read().unwrap_or_else(PoisonError::into_inner).clone();
     gpu.map_or(crate::driver::code::NO_DEVICE, |gpu| code_of(call(&gpu)))
 }

@@ -1,5 +1,7 @@
 //! Faults that the search found, each as it was.
 
+use std::time::{Duration, Instant};
+
 use super::{LIMIT, MADE_TO_FAIL, Rig, refused};
 #[cfg(feature = "convert")]
 use crate::convert::{GradScaler, ScalerConfig};
@@ -17,6 +19,11 @@ fn with_device(test: impl FnOnce(Rig, &Device)) {
     let device = rig.open().unwrap();
     test(rig, &device);
     drop(device);
+    // A thread that gave something back may have it still.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while machine.left().counts != Default::default() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
     assert_eq!(machine.left().counts, Default::default());
     assert_eq!(refused(rig.driver), []);
 }
@@ -197,6 +204,46 @@ fn a_pool_does_not_fall_asleep_under_an_adopted_stream_that_could_not_be_waited_
         device.backend().stream_destroy(raw).unwrap();
         let words = slept.expect_err("its work may still run").to_string();
         assert!(words.contains("the stream is gone"), "{words}");
+    });
+}
+
+#[test]
+fn what_is_dropped_in_a_host_call_is_given_back_by_another_thread() {
+    with_device(|_, device| {
+        let pool = pool(device);
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let moving = pool.alloc_movable::<u64>(&stream, 500).unwrap();
+        let before = device.counts();
+        drop(moving.hold(&other).unwrap());
+        // More than one: the driver is asked now and then.
+        let mut blocks = [(); 8].map(|()| pool.alloc(&stream, 1 << 20).unwrap());
+        for block in &mut blocks {
+            block.record_use(&other).unwrap();
+        }
+        let gate = hold(&other);
+        let graph = stream.begin_capture().unwrap().end().unwrap();
+        graph.launch(&other).unwrap();
+        let (event, gone) = (device.event().unwrap(), device.stream().unwrap());
+        let mut used = pool.alloc(&gone, 1 << 20).unwrap();
+        used.record_use(&other).unwrap();
+        drop(used);
+        let under_way = gone.begin_capture().unwrap();
+        let dropped = (under_way, gone, moving, blocks, graph, event);
+        let work = Box::new(move || drop(dropped));
+        device.backend().host_call(stream.raw(), work).unwrap();
+        stream.synchronize().unwrap();
+        drop(gate);
+        let is_back = || {
+            let counts = device.counts();
+            let handles = (counts.streams, counts.graphs) == (before.streams, before.graphs);
+            handles && pool.stats().allocated.current == 0
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_back() {
+            let left = (device.counts(), pool.leak_report());
+            assert!(Instant::now() < deadline, "{left:?} after {before:?}");
+            std::thread::yield_now();
+        }
     });
 }
 
