@@ -5,6 +5,8 @@
 //! down when something else is mapped there, with its handle, or when there are too many. What goes is held
 //! first, and taken down without the lock: see `job`.
 
+use std::collections::HashSet;
+
 use super::ask::{self, Ask};
 use super::core::{Core, Held, is_done};
 use super::mapping::{IdleFrame, total};
@@ -113,11 +115,13 @@ impl Core {
     /// Ends a release: books what is gone, and frees the rest as it was.
     pub(super) fn end_release(&mut self, release: Release) {
         self.under_way.end_one();
+        let mut gone = HashSet::new();
         for part in release.parts {
             let (stays, released) = (part.mapped.is_some(), part.phys.is_none());
             match part.what {
                 What::Idle(held, _) if stays => self.let_go(&held),
                 What::Idle(held, frame) => {
+                    gone.insert(self.arena.frame(frame).handle);
                     self.under_way.held -= held.bytes;
                     self.arena.frame_gone(frame, released);
                     self.extents.vacate(held.id, Epoch::PAST);
@@ -131,6 +135,9 @@ impl Core {
                 What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
             }
         }
+        // Whose work was found done meanwhile, and which hold their handles' memory.
+        let kept = self.unkeep(self.arena.kept_of(&gone));
+        self.retiring.extend(kept);
     }
 
     /// Keeps these mappings no more: old mappings that nothing uses.

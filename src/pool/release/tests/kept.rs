@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
+use crate::pool::job::Job;
 use crate::pool::tuning::MOST_KEPT;
 use crate::pool::{HandleSize, PoolConfig};
 
@@ -210,4 +211,23 @@ fn of_too_many_kept_mappings_the_oldest_go() {
     let kept = kept(&made);
     assert_eq!((kept.len(), kept[0]), (MOST_KEPT, more * granule));
     made.core.check().unwrap();
+}
+
+#[test]
+fn a_mapping_found_done_while_its_handle_is_given_back_is_not_kept_for_ever() {
+    let (mut made, granule) = made(1, 1);
+    move_all(&mut made, &[0], 10 * granule).unwrap();
+    let asked = made.core.ask_of_old();
+    made.run(asked).unwrap();
+    // Not of a trim, which takes old mappings down too.
+    made.core.merge_done();
+    let release = made.core.begin_trim(0, false).unwrap();
+    let ran = Job::from(release).run();
+    reap(&mut made);
+    assert_eq!(kept(&made), [0]);
+    made.core.end(ran).unwrap();
+    made.core.check().unwrap();
+    assert!(kept(&made).is_empty());
+    reap(&mut made);
+    assert_eq!(made.core.arena.reserved(), 0);
 }
