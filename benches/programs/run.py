@@ -2,7 +2,7 @@
 
     python3 run.py NAME native|expandable|cuda-async|warpool|empty [--trace FILE.csv.gz] [--profile N]
 
-NAME is one of programs.py or more.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
+NAME is one of programs.py, more.py or other.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
 POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up out. The sum
 of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
@@ -144,6 +144,7 @@ def main(arguments=None):
     import torch
 
     from more import MORE
+    from other import OTHER
     from programs import PROGRAMS
 
     torch.manual_seed(0)
@@ -185,7 +186,7 @@ def main(arguments=None):
 
     outcome = "ok"
     try:
-        (PROGRAMS | MORE)[asked.program]("cuda", ready, lambda x: note(float(x)))
+        (PROGRAMS | MORE | OTHER)[asked.program]("cuda", ready, lambda x: note(float(x)))
         torch.cuda.synchronize()
     except torch.OutOfMemoryError:
         outcome = "out of memory"
