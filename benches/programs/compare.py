@@ -114,7 +114,8 @@ def of_program(program, seen, pool):
     )
     if all("later_created" in row for row in ours):
         line["later"] = int(median(row["later_created"] + row["later_remapped"] for row in ours))
-    if all("later_driver_ns" in row for row in ours):
+    # A program that notes its losses at its end has nothing later.
+    if all(row.get("later_timed_allocs") for row in ours):
         line["driver"] = round(median(100e-9 * r["later_driver_ns"] / r["seconds"] for r in ours), 2)
         line["pair ns"] = round(median(map(pair_ns, ours)))
         empty = [its["empty"] for its in whole if "empty" in its]
