@@ -30,7 +30,7 @@ pub(crate) fn is_running() -> bool {
 }
 
 /// Returns an error on a thread that runs a host call.
-pub(super) fn may_wait() -> Result<()> {
+pub(crate) fn may_wait() -> Result<()> {
     if !is_running() {
         return Ok(());
     }

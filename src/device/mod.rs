@@ -68,6 +68,8 @@ pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::host_available_bytes;
 #[cfg(test)]
 pub(crate) use host_call::is_running;
+#[cfg(feature = "cudarc")]
+pub(crate) use host_call::may_wait;
 pub(crate) use host_call::{beside, panicked};
 #[doc(hidden)]
 pub use launch::Launch;

@@ -69,7 +69,7 @@ use cudarc::driver::{
 use super::cuda_async::context_of;
 use super::pending::{Pending, Span};
 use crate::device::{AccessLog, Addr, Device, DeviceKind, Place, RawStream, Stream, StreamCore};
-use crate::device::{note_behind, wait_before};
+use crate::device::{may_wait, note_behind, wait_before};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::pool::{PoolBuf, View, ViewMut};
@@ -460,6 +460,8 @@ struct Lent {
 impl Lent {
     /// Lends `bytes` at `addr` that `stream` may use now.
     fn new(stream: &Stream, addr: Addr, bytes: u64) -> Result<Self> {
+        // There the end could make nobody wait.
+        may_wait()?;
         let stream = Arc::clone(stream.core());
         if addr == 0 && bytes > 0 {
             let why = "cudarc gave a null pointer: its context has recorded why";
@@ -521,7 +523,7 @@ fn same_context<'s, T>(
 ///
 /// # Errors
 /// [`Error::Invalid`] if the stream was not adopted, is of another context than the slice or is under
-/// capture, or if cudarc gives no address; any error of `work`.
+/// capture, if cudarc gives no address, and in a host call; any error of `work`.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     slice: &impl DevicePtr<T>,
@@ -603,6 +605,17 @@ mod tests {
         let none = Lent::new(&stream, 0, 0).unwrap();
         let view = ViewMut::<u8>::new(0, 0, none.place());
         view.fill(&stream, 1).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_lent_in_a_host_call() {
+        let stream = Device::host().unwrap().stream().unwrap();
+        let (tell, told) = channel();
+        let its = stream.clone();
+        let call = Box::new(move || tell.send(Lent::new(&its, 1 << 20, 64).is_ok()).unwrap());
+        (stream.device().backend().host_call(stream.raw(), call)).unwrap();
+        assert!(!told.recv().unwrap());
+        assert!(Lent::new(&stream, 1 << 20, 64).is_ok());
     }
 
     #[test]
