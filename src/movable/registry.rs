@@ -162,17 +162,19 @@ impl Attachment {
 
 impl Registry {
     /// The registry of `pool`; makes it if there is none. Its tables lie beside the pool, which gives up what is idle
-    /// for them.
+    /// for them, as other parts do; then the application is asked.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
-        let refused = |error: &Error| error.is_device_exhausted();
-        match Self::found(pool) {
-            Err(error) if refused(&error) => pool.trim(0)?,
-            outcome => return outcome,
-        };
-        Self::found(pool).map_err(|error| match refused(&error) {
-            true => pool.shared().out_of_memory(pool.device().info().granule),
-            false => error,
-        })
+        loop {
+            match Self::found(pool) {
+                Err(error) if error.is_device_exhausted() => {}
+                outcome => return outcome,
+            }
+            let (shared, granule) = (pool.shared(), pool.device().info().granule);
+            let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
+            if !is_idle && !shared.relieve(0, granule, true) {
+                return Err(shared.out_of_memory(granule));
+            }
+        }
     }
 
     fn found(pool: &Pool) -> Result<Arc<Self>> {

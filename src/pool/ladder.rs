@@ -355,7 +355,7 @@ impl Shared {
 
     /// Asks the registered steps, the first first, as one that could not help may once another has; whether one says to
     /// try the request again.
-    pub(super) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
+    pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // What growing buffers no longer use goes ahead of all that moves memory.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
             self.retries.fetch_add(1, Ordering::Relaxed);

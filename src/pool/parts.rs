@@ -11,12 +11,8 @@ use crate::error::{Error, Result};
 /// Rank of asking the other parts for idle memory: after all that the part does with its own.
 const FAMILY_RANK: u8 = 150;
 
-/// Gives the device, where that is short, what is idle in the pool and its parts, all but the one that asks.
-fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
-    let figures = &pressure.figures;
-    // What is idle in the part itself counts for the request.
-    let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
-    let root = root.upgrade().filter(|_| !is_limit);
+/// Gives the device what is idle in the pool and its parts, all but the one that asks; gives the bytes.
+fn trim_others(root: Option<Arc<Handle>>, asking: u64) -> u64 {
     let all = root.map_or_else(Vec::new, |handle| Pool { handle }.with_parts());
     let others = all.iter().map(Pool::shared).filter(|it| it.uid != asking);
     let released = others.map(|part| {
@@ -25,8 +21,16 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
         let _ = part.trim(0);
         before.saturating_sub(part.core.lock().reserved())
     });
-    match released.sum() {
-        0u64 => Relief::Exhausted,
+    released.sum()
+}
+
+/// The same where the device is short, and the part's own limit is not.
+fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
+    let figures = &pressure.figures;
+    // What is idle in the part itself counts for the request.
+    let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
+    match trim_others(root.upgrade().filter(|_| !is_limit), asking) {
+        0 => Relief::Exhausted,
         _ => Relief::Retry,
     }
 }
@@ -87,6 +91,13 @@ impl Pool {
             part.ok_or_else(|| Error::invalid("tags", format!("no part is tagged {tag:?}")))
         };
         Ok(tags.iter().map(part).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Gives the device what is idle in the other parts, for what lies beside this one; gives the bytes.
+    pub(crate) fn trim_others(&self) -> u64 {
+        let first = Some(Arc::clone(&self.handle));
+        let wholes = std::iter::successors(first, |it| it.whole.upgrade());
+        trim_others(wholes.last(), self.handle.uid)
     }
 
     /// The pool, its parts, and theirs.

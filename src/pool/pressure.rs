@@ -23,7 +23,7 @@ pub enum Relief {
 pub struct Pressure {
     /// Bytes needed, rounded.
     pub requested: u64,
-    /// The [`id`](crate::device::Stream::id) of the requesting stream.
+    /// The [`id`](crate::device::Stream::id) of the requesting stream; 0 for tables beside the pool.
     pub stream: u64,
     /// The pool's figures now.
     pub figures: OutOfMemory,

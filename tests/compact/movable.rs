@@ -8,6 +8,7 @@ use common::watched::Watched;
 use proptest::prelude::*;
 use warpool::compact::{Budget, Goal};
 use warpool::movable::Movable;
+use warpool::pool::Relief;
 use warpool::{Device, Pool, PoolConfig, Stream};
 
 on_every_device! {
@@ -726,5 +727,33 @@ fn handles_that_end_within_a_unit_are_emptied_into_places_for_blocks() {
         let addr = block.hold(&stream).unwrap().addr();
         assert_eq!(addr % 256, 0, "{handle:?}");
         assert_eq!(block.download(&stream).unwrap(), [7; 4096]);
+    }
+}
+
+#[test]
+fn the_tables_of_movable_memory_get_what_is_idle_in_other_parts_and_what_the_application_frees() {
+    let granule = common::host().info().granule;
+    for from in ["other part", "application"] {
+        let device = Device::host_with_capacity(16 * granule).unwrap();
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+        let fixed = parts[0].alloc(&stream, 6 * granule - 4096).unwrap();
+        let others = parts[1].alloc(&stream, 10 * granule).unwrap();
+        // The tables lie beside it.
+        parts[0].set_limit(6 * granule);
+        assert!(parts[0].alloc_movable::<u8>(&stream, 4096).is_err());
+        match from {
+            "application" => {
+                let spare = std::sync::Mutex::new(Some(others));
+                parts[0].on_pressure(move |_| match spare.lock().unwrap().take() {
+                    Some(_) => Relief::Retry,
+                    None => Relief::Exhausted,
+                });
+            }
+            _ => drop(others),
+        }
+        parts[0].alloc_movable::<u8>(&stream, 4096).expect(from);
+        drop(fixed);
     }
 }
