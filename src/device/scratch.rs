@@ -4,24 +4,41 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Addr, Device, Phys};
+use super::{Addr, Device, Phys, beside, lock};
 use crate::error::Result;
+use crate::sync::Mutex;
 
-/// Bytes of device memory that belong to a pool but are not in it, for its statistics.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Overhead(Arc<AtomicU64>);
+/// Device memory that belongs to a pool but is not in it.
+#[derive(Clone, Default)]
+pub(crate) struct Overhead(Arc<Beside>);
+
+#[derive(Default)]
+struct Beside {
+    /// Bytes, for the pool's statistics.
+    bytes: AtomicU64,
+    /// What the driver would not take back. It is offered again, at the latest when this goes.
+    kept: Mutex<Vec<Scratch>>,
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let kept = std::mem::take(crate::sync::get_mut(&mut self.kept));
+        if !kept.is_empty() {
+            beside(move || drop(kept));
+        }
+    }
+}
 
 impl Overhead {
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, bytes: u64) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    fn offer_again(&self) {
+        let mut kept = std::mem::take(&mut *lock(&self.0.kept));
+        for scratch in &mut kept {
+            scratch.overhead = Some(self.clone());
+        }
     }
 }
 
@@ -31,9 +48,12 @@ pub(crate) struct Scratch {
     device: Device,
     addr: Addr,
     bytes: u64,
+    /// Bytes of addresses to give back.
+    span: u64,
     phys: Option<Phys>,
     mapped: bool,
-    overhead: Overhead,
+    /// Where it counts, and is kept if the driver does not take it back: nowhere the last time.
+    overhead: Option<Overhead>,
 }
 
 impl Scratch {
@@ -46,39 +66,48 @@ impl Scratch {
     pub(crate) fn counted(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
-        let backend = device.backend();
-        let addr = backend.reserve(bytes)?;
-        // If a call below fails, the drop releases what was made before it.
-        let mut scratch = Self {
-            device: device.clone(),
-            addr,
-            bytes,
-            phys: None,
-            mapped: false,
-            overhead: overhead.clone(),
-        };
-        let phys = backend.create(bytes)?;
-        scratch.phys = Some(phys);
-        scratch.overhead.add(bytes);
-        backend.map(addr, bytes, phys)?;
-        scratch.mapped = true;
+        let scratch = Self::reserved(device, bytes, overhead)?.map(bytes)?;
         let stream = device.stream()?;
         // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
-        unsafe { backend.fill(addr, 0, bytes, stream.raw())? };
+        unsafe { (device.backend()).fill(scratch.addr, 0, bytes, stream.raw())? };
         stream.core().synchronize_memory()?;
         Ok(scratch)
     }
 
-    /// Moves the memory out and leaves nothing here.
-    pub(crate) fn take(&mut self) -> Self {
-        let empty = Self {
-            device: self.device.clone(),
-            addr: 0,
+    /// Addresses without memory.
+    pub(crate) fn reserved(device: &Device, span: u64, overhead: &Overhead) -> Result<Self> {
+        let addr = device.backend().reserve(span)?;
+        Ok(Self::at(device, addr, span, Some(overhead.clone())))
+    }
+
+    /// Nothing yet at an address, where `span` bytes of addresses are its own.
+    pub(crate) fn at(device: &Device, addr: Addr, span: u64, overhead: Option<Overhead>) -> Self {
+        Self {
+            device: device.clone(),
+            addr,
+            span,
             bytes: 0,
             phys: None,
             mapped: false,
-            overhead: Overhead::default(),
-        };
+            overhead,
+        }
+    }
+
+    /// Maps `bytes` of memory. If a call fails, the drop releases what was made before it.
+    pub(crate) fn map(mut self, bytes: u64) -> Result<Self> {
+        let overhead = self.overhead.clone().unwrap_or_default();
+        overhead.offer_again();
+        let phys = self.device.backend().create(bytes)?;
+        (self.bytes, self.phys) = (bytes, Some(phys));
+        overhead.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.device.backend().map(self.addr, bytes, phys)?;
+        self.mapped = true;
+        Ok(self)
+    }
+
+    /// Moves the memory out and leaves nothing here.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty = Self::at(&self.device, 0, 0, None);
         std::mem::replace(self, empty)
     }
 
@@ -103,22 +132,36 @@ impl Scratch {
                 .read(self.addr, bytes.min(self.bytes as usize))
         }
     }
+
+    fn take_down(&mut self) -> Result<()> {
+        let backend = self.device.backend();
+        if self.mapped {
+            backend.unmap(self.addr, self.bytes)?;
+            self.mapped = false;
+        }
+        if let Some(phys) = self.phys {
+            backend.release(phys)?;
+            self.phys = None;
+        }
+        match self.span {
+            0 => Ok(()),
+            span => backend.unreserve(self.addr, span),
+        }
+    }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let backend = self.device.backend();
-        // A failure here leaks one granule. Nothing can be done about it, and a drop cannot report
-        // it.
-        if self.mapped {
-            let _ = backend.unmap(self.addr, self.bytes);
+        let counts = self.phys.is_some();
+        let taken = self.take_down();
+        let Some(overhead) = self.overhead.take() else {
+            return;
+        };
+        if counts && self.phys.is_none() {
+            overhead.0.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         }
-        if let Some(phys) = self.phys {
-            let _ = backend.release(phys);
-            self.overhead.sub(self.bytes);
-        }
-        if self.bytes > 0 {
-            let _ = backend.unreserve(self.addr, self.bytes);
+        if taken.is_err() {
+            lock(&overhead.0.kept).push(self.take());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Its address never changes: address space for 2^28 entries is reserved at once, and memory is
 //! mapped as handles are added.
 
-use crate::device::{Addr, Device, Overhead, Phys, Stream};
+use crate::device::{Addr, Device, Overhead, Scratch, Stream};
 use crate::error::{Error, Result};
 
 /// Entries that address space is reserved for.
@@ -14,10 +14,10 @@ pub(super) const ENTRY_BYTES: u64 = 8;
 
 /// The memory of the table.
 pub(super) struct Words {
+    mapped: Vec<Scratch>,
+    /// Behind what is mapped there.
+    range: Scratch,
     device: Device,
-    base: Addr,
-    span: u64,
-    mapped: Vec<Phys>,
     overhead: Overhead,
 }
 
@@ -25,21 +25,20 @@ impl Words {
     pub(super) fn new(device: &Device, overhead: &Overhead) -> Result<Self> {
         let span = (ENTRIES * ENTRY_BYTES).next_multiple_of(device.info().granule);
         Ok(Self {
-            device: device.clone(),
-            base: device.backend().reserve(span)?,
-            span,
             mapped: Vec::new(),
+            range: Scratch::reserved(device, span, overhead)?,
+            device: device.clone(),
             overhead: overhead.clone(),
         })
     }
 
     pub(super) fn base(&self) -> Addr {
-        self.base
+        self.range.addr()
     }
 
     /// Device address of the entry of `index`.
     pub(super) fn word(&self, index: u32) -> Addr {
-        self.base + u64::from(index) * ENTRY_BYTES
+        self.base() + u64::from(index) * ENTRY_BYTES
     }
 
     /// Maps memory for `entries` entries, zero after the work queued on `stream` so far.
@@ -50,38 +49,14 @@ impl Words {
             return Err(Error::invalid("handles", why));
         }
         while (self.mapped.len() as u64 * granule) < entries * ENTRY_BYTES {
-            let backend = self.device.backend();
-            let at = self.base + self.mapped.len() as u64 * granule;
-            let phys = backend.create(granule)?;
-            if let Err(error) = backend.map(at, granule, phys) {
-                // If the driver does not release the handle, it is lost.
-                let _ = backend.release(phys);
-                return Err(error);
-            }
-            self.mapped.push(phys);
-            self.overhead.add(granule);
+            let at = self.base() + self.mapped.len() as u64 * granule;
+            let memory = Scratch::at(&self.device, at, 0, Some(self.overhead.clone()));
+            let memory = memory.map(granule)?;
             // SAFETY: the range was just mapped, and stays mapped until the table is dropped, which
             // is after the stream's work.
-            unsafe { backend.fill(at, 0, granule, stream.raw())? };
+            unsafe { self.device.backend().fill(at, 0, granule, stream.raw())? };
+            self.mapped.push(memory);
         }
         Ok(())
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        let backend = self.device.backend();
-        let granule = self.device.info().granule;
-        for (phys, at) in self
-            .mapped
-            .iter()
-            .zip((self.base..).step_by(granule as usize))
-        {
-            // A failure here loses one granule; nothing can be done about it.
-            let _ = backend.unmap(at, granule);
-            let _ = backend.release(*phys);
-            self.overhead.sub(granule);
-        }
-        let _ = backend.unreserve(self.base, self.span);
     }
 }

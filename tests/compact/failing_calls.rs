@@ -7,7 +7,7 @@ use crate::common;
 use std::sync::{Arc, Mutex};
 
 use common::watched::{MADE_TO_FAIL, Watched};
-use common::{Memory, leaving_nothing, read, write};
+use common::{BackendOf, Memory, leaving_nothing, read, write};
 use warpool::compact::{Budget, Goal};
 use warpool::movable::{AddressTable, Movable, PointerArray};
 use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
@@ -343,4 +343,42 @@ fn whoever_listens_is_told_of_what_moved_before_a_launch_failed() {
         }
     });
     assert!(stopped_midway > 0, "no pass was stopped midway");
+}
+
+/// A driver that fails to fill the tables, and then to take them back.
+#[test]
+fn tables_that_the_driver_would_not_take_back_count_until_it_does() {
+    leaving_nothing(small_host(), |device| {
+        let (device, watched) = Watched::over(device);
+        let stream = device.stream().unwrap();
+        for refuses in ["unmap", "release", "unreserve"] {
+            let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+            let beside = || device.backend().counts().bytes - pool.stats().reserved.current;
+            let mut block = None;
+            let makes: [&mut dyn FnMut() -> warpool::Result<()>; 2] = [
+                &mut || {
+                    block = Some(pool.alloc_movable::<u8>(&stream, 4096)?);
+                    Ok(())
+                },
+                &mut || pool.address_table().map(drop),
+            ];
+            // The address table keeps its addresses.
+            let rounds = if refuses == "unreserve" { 1 } else { 2 };
+            for make in makes.into_iter().take(rounds) {
+                let fails = Arc::clone(&watched);
+                let hook = move || fails.fail(refuses, 1, true);
+                watched.after(["before_", refuses].concat().leak(), hook);
+                watched.fail("fill", 1, false);
+                assert!(make().is_err());
+                assert!(watched.was_hooked());
+                assert_eq!(pool.stats().overhead, beside(), "{refuses}");
+                watched.heal();
+                make().unwrap();
+                assert_eq!(pool.stats().overhead, beside(), "{refuses}");
+            }
+            // It is asked again at the pool's end.
+            watched.fail(refuses, 1, false);
+            drop((block, pool));
+        }
+    });
 }
