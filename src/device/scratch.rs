@@ -133,34 +133,27 @@ impl Scratch {
         }
     }
 
-    fn take_down(&mut self) -> Result<()> {
-        let backend = self.device.backend();
-        if self.mapped {
-            backend.unmap(self.addr, self.bytes)?;
-            self.mapped = false;
-        }
-        if let Some(phys) = self.phys {
-            backend.release(phys)?;
-            self.phys = None;
-        }
-        match self.span {
-            0 => Ok(()),
-            span => backend.unreserve(self.addr, span),
-        }
+    fn has_memory(&self) -> bool {
+        self.mapped || self.phys.is_some()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let counts = self.phys.is_some();
-        let taken = self.take_down();
+        let had_memory = self.has_memory();
+        let backend = self.device.backend();
+        self.mapped = self.mapped && backend.unmap(self.addr, self.bytes).is_err();
+        self.phys = self.phys.filter(|&phys| backend.release(phys).is_err());
+        if self.span > 0 && backend.unreserve(self.addr, self.span).is_ok() {
+            self.span = 0;
+        }
         let Some(overhead) = self.overhead.take() else {
             return;
         };
-        if counts && self.phys.is_none() {
+        if had_memory && !self.has_memory() {
             overhead.0.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         }
-        if taken.is_err() {
+        if self.has_memory() || self.span > 0 {
             lock(&overhead.0.kept).push(self.take());
         }
     }
