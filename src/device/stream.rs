@@ -193,11 +193,11 @@ impl Stream {
         if let Some(core) = adopted.get(&id).and_then(Weak::upgrade) {
             let mut handle = lock(&core.handle);
             if let Some(handle) = handle.upgrade() {
-                return Ok(Self { handle });
+                return Ok(Self::of(handle));
             }
             let again = StreamHandle::new(&core);
             *handle = Arc::downgrade(&again);
-            return Ok(Self { handle: again });
+            return Ok(Self::of(again));
         }
         let (stream, core) = Self::wrap(device, raw, false, false, Some(id));
         adopted.insert(id, Arc::downgrade(&core));
@@ -223,7 +223,12 @@ impl Stream {
         });
         let handle = StreamHandle::new(&core);
         *lock(&core.handle) = Arc::downgrade(&handle);
-        (Self { handle }, core)
+        (Self::of(handle), core)
+    }
+
+    fn of(handle: Arc<StreamHandle>) -> Self {
+        let id = handle.id;
+        Self { handle, id }
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
@@ -246,7 +251,7 @@ impl Stream {
     /// Id of the application's stream handle, the same for all clones.
     #[inline]
     pub(crate) fn handle_id(&self) -> u64 {
-        self.handle.id
+        self.id
     }
 
     /// The device the stream belongs to.

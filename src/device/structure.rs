@@ -108,6 +108,8 @@ pub(super) struct StreamHandle {
 #[derive(Clone)]
 pub struct Stream {
     pub(super) handle: Arc<StreamHandle>,
+    /// The handle's, which every allocation reads: where the handle is, it may be in no cache of the processor.
+    pub(super) id: u64,
 }
 
 /// (stream uid, tick) pairs, at most one per stream, sorted by uid.

@@ -121,11 +121,11 @@ const APPLICATION_RANK: u8 = 200;
 #[derive(Clone)]
 pub struct Pool {
     handle: Arc<Handle>,
+    /// What every allocation reads is here: where the handle is, it may be in no cache of the processor.
+    uid: u64,
 }
 
-/// What every allocation reads is here, a step nearer than in what is shared.
 struct Handle {
-    uid: u64,
     /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
     /// The pool that this is a part of.
@@ -150,13 +150,16 @@ impl Pool {
 
     fn part_of(whole: Weak<Handle>, device: &Device, config: PoolConfig) -> Result<Self> {
         let shared = Arc::new(Shared::new(device, config)?);
-        let handle = Arc::new(Handle {
-            uid: shared.uid,
+        Ok(Self::of(Arc::new(Handle {
             parts: Mutex::default(),
             whole,
             shared,
-        });
-        Ok(Self { handle })
+        })))
+    }
+
+    fn of(handle: Arc<Handle>) -> Self {
+        let uid = handle.shared.uid;
+        Self { handle, uid }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -171,7 +174,7 @@ impl Pool {
 
     #[inline]
     fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
-        let lane = thread_map::remembered(self.handle.uid, stream.handle_id())?;
+        let lane = thread_map::remembered(self.uid, stream.handle_id())?;
         // SAFETY: the caller holds the pool and the stream.
         Some(unsafe { lane.get() })
     }
@@ -186,7 +189,7 @@ impl Pool {
                 Some(own) => own,
             },
         };
-        thread_map::remember(self.handle.uid, stream.handle_id(), &found);
+        thread_map::remember(self.uid, stream.handle_id(), &found);
         // SAFETY: the caller holds the pool and the stream.
         Ok(unsafe { LanePtr::of(&found).get() })
     }

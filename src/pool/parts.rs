@@ -13,7 +13,7 @@ const FAMILY_RANK: u8 = 150;
 
 /// Gives the device what is idle in the pool and its parts, all but the one that asks; gives the bytes.
 fn trim_others(root: Option<Arc<Handle>>, asking: u64) -> u64 {
-    let all = root.map_or_else(Vec::new, |handle| Pool { handle }.with_parts());
+    let all = root.map_or_else(Vec::new, |handle| Pool::of(handle).with_parts());
     let others = all.iter().map(Pool::shared).filter(|it| it.uid != asking);
     let released = others.map(|part| {
         let before = part.core.lock().reserved();
