@@ -97,7 +97,7 @@ impl Pool {
     pub(crate) fn trim_others(&self) -> u64 {
         let first = Some(Arc::clone(&self.handle));
         let wholes = std::iter::successors(first, |it| it.whole.upgrade());
-        trim_others(wholes.last(), self.handle.uid)
+        trim_others(wholes.last(), self.uid)
     }
 
     /// The pool, its parts, and theirs.
