@@ -87,9 +87,10 @@ impl Watch {
         books.order.number(stream, id)
     }
 
-    /// Whether work queued on the stream now becomes part of a graph.
-    fn is_captured(&self, stream: RawStream) -> bool {
-        self.inner.stream_capturing(stream).unwrap_or(false)
+    /// Whether work queued on the stream now becomes part of a graph; `unknown` where the device does not say. To
+    /// report nothing that may be no fault, a use is then taken for a graph's, and what orders work is not.
+    fn is_captured(&self, stream: RawStream, unknown: bool) -> bool {
+        self.inner.stream_capturing(stream).unwrap_or(unknown)
     }
 
     /// Makes a call, and records it and the ranges it uses if the device takes it.
@@ -100,7 +101,7 @@ impl Watch {
         accesses: &[Access],
         call: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if self.is_captured(stream) {
+        if self.is_captured(stream, true) {
             return call();
         }
         // Before the call: what others queue meanwhile comes behind it.
@@ -232,7 +233,7 @@ unsafe impl Backend for Watch {
 
     fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
         self.inner.wait_mark(stream, mark)?;
-        if self.is_captured(stream) {
+        if self.is_captured(stream, false) {
             return Ok(());
         }
         let mut books = self.books();
@@ -300,7 +301,7 @@ unsafe impl Backend for Watch {
 
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
         self.inner.event_record(event, stream)?;
-        let captured = self.is_captured(stream);
+        let captured = self.is_captured(stream, false);
         let mut books = self.books();
         if captured {
             books.order.forget(event);
@@ -313,7 +314,7 @@ unsafe impl Backend for Watch {
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         self.inner.event_wait(stream, event)?;
-        if self.is_captured(stream) {
+        if self.is_captured(stream, false) {
             return Ok(());
         }
         let mut books = self.books();
@@ -393,7 +394,7 @@ unsafe impl Backend for Watch {
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
         // SAFETY: the caller's obligations are the inner device's.
         let call = || unsafe { self.inner.launch(launch, stream) };
-        if self.is_captured(stream) {
+        if self.is_captured(stream, true) {
             return call();
         }
         let (op, taken) = (
@@ -433,7 +434,7 @@ unsafe impl Backend for Watch {
         stream: RawStream,
         work: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<()> {
-        match self.is_captured(stream) {
+        match self.inner.stream_capturing(stream)? {
             true => self.inner.host_call_in_each_run(stream, work),
             false => self.host_call(stream, Box::new(move || work())),
         }
@@ -473,7 +474,7 @@ unsafe impl Backend for Watch {
                 stream,
                 accesses,
             } => {
-                if self.is_captured(stream) {
+                if self.is_captured(stream, true) {
                     return;
                 }
                 let mut books = self.books();

@@ -3,7 +3,9 @@
 use crate::common;
 
 use crate::common::BackendOf;
+use common::watched::Watched;
 use common::{Memory, fill};
+use std::sync::Arc;
 use warpool::device::sim::SimConfig;
 use warpool::device::{Access, Launch};
 use warpool::driver::abi;
@@ -456,6 +458,48 @@ fn a_call_that_the_device_refused_is_no_use() {
     fill(&stream, addr, 2, 100);
     stream.synchronize().unwrap();
     sanitizer.check().unwrap();
+}
+
+/// Where the question fails, the checker knows neither that a call is a graph's nor that it is not.
+#[test]
+fn where_the_device_does_not_say_whether_a_stream_is_captured_nothing_is_reported() {
+    let (under, failing) = Watched::over(&Device::host().unwrap());
+    let (device, sanitizer) = Sanitizer::over(&under);
+    let memory = Memory::new(&device, 4096);
+    let (first, second) = two(&device);
+    let unknown = |call: &dyn Fn()| {
+        failing.fail("stream_capturing", 1, true);
+        call();
+        failing.heal();
+    };
+    let raw = |stream: &Stream, byte| {
+        // SAFETY: the memory is there until both streams are done.
+        let filled = unsafe { device.backend().fill(memory.addr, byte, 100, stream.raw()) };
+        filled.unwrap();
+    };
+    // A graph that never runs, and another stream's write.
+    let backend = device.backend();
+    backend.capture_begin(first.raw()).unwrap();
+    unknown(&|| raw(&first, 1));
+    let graph = backend.capture_end(first.raw()).unwrap();
+    backend.graph_destroy(graph).unwrap();
+    raw(&second, 2);
+    sanitizer.check().unwrap();
+    // Two writes, ordered.
+    let event = backend.event_create(false).unwrap();
+    unknown(&|| {
+        backend.event_record(event, second.raw()).unwrap();
+        backend.event_wait(first.raw(), event).unwrap();
+    });
+    raw(&first, 3);
+    sanitizer.check().unwrap();
+    backend.event_destroy(event).unwrap();
+    first.synchronize().unwrap();
+    // Whether a host call is a graph's, the device has to know.
+    failing.fail("stream_capturing", 1, true);
+    let refused = backend.host_call_in_each_run(first.raw(), Arc::new(|| {}));
+    failing.heal();
+    assert!(refused.is_err());
 }
 
 /// A program as applications have them: blocks of 256 KiB written and read by kernels on two
