@@ -91,6 +91,8 @@ pub(crate) struct Core {
     pub(super) peak_taken: u64,
     /// The joint peak of live bytes as it was noted last, and most bytes in blocks until then.
     pub(super) seen: (u64, u64),
+    /// Requests until that may be noted again.
+    pub(super) unread: u64,
     /// Blocks on their way from a cache into the heap or back; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
     /// Sizes that stream caches missed again and again last, whose blocks are kept together.
@@ -156,6 +158,7 @@ impl Core {
             inactive_split: Gauges::default(),
             peak_taken: 0,
             seen: (0, 0),
+            unread: 0,
             on_the_way: Vec::with_capacity(MOST_BLOCKS),
             wanted: [0; 4],
             slabs: Slabs::default(),

@@ -101,7 +101,8 @@ pub struct ClassStats {
 /// thread at a time allocates on. **What is sampled.** For a whole pool, and for threads that met on one
 /// stream, the latter peaks are taken when figures are read, when a request brings active bytes to more than
 /// they were, and when one has the caches emptied: never more than there was. What may be missed is a thousandth
-/// of it and what the caches hold, a few MiB a stream; the peak of active bytes bounds it.
+/// of it and what the caches hold, a few MiB a stream; of more than 64 streams also what a 64th as many requests take.
+/// The peak of active bytes bounds it.
 /// [`PoolStats::inactive_split`] and the reserved bytes of one class have the history of what readers saw.
 /// What takes a walk over all memory is in [`Snapshot`](super::Snapshot).
 ///

@@ -11,6 +11,7 @@ use crate::device::{lock, stream_words};
 use crate::error::Bytes;
 use crate::pool::core::Core;
 use crate::pool::structure::{Books, Lane, Served, Shared};
+use crate::pool::tuning::READ_PART;
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
@@ -117,12 +118,13 @@ impl Books {
 impl Shared {
     /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: with all
     /// caches `emptied`, where the heap has more in blocks than were live then; else where it has a thousandth more
-    /// than it had then. Who has the books now notes them too.
+    /// than it had then. Who has the books now notes them too. Of many streams each is read once in some requests.
     #[inline]
     pub(crate) fn note_peak(&self, core: &mut Core, emptied: bool) {
+        core.unread = core.unread.saturating_sub(u64::from(!emptied));
         let (live, taken) = core.seen;
         let seen = if emptied { live } else { taken + taken / 1024 };
-        if core.live() > seen {
+        if core.live() > seen && core.unread == 0 {
             self.note_peak_now(core);
         }
     }
@@ -132,6 +134,7 @@ impl Shared {
         if let Some(mut books) = try_lock(&self.books) {
             let live = books.read().peaks[2].bytes();
             core.seen = (live, core.live().max(core.seen.1));
+            core.unread = core.streams.len() as u64 / READ_PART;
         }
     }
 

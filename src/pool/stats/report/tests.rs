@@ -112,6 +112,29 @@ fn the_peak_of_several_streams_is_what_was_live_at_once() {
 }
 
 #[test]
+fn of_many_streams_each_is_read_for_the_joint_peak_once_in_a_64th_as_many_requests() {
+    for (count, between) in [(60, 1), (200, 3)] {
+        let device = host();
+        let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+        let streams: Vec<_> = (0..count).map(|_| device.stream().unwrap()).collect();
+        let mut held: Vec<_> = (streams.iter())
+            .map(|it| pool.alloc(it, 4096).unwrap())
+            .collect();
+        let mut read_at = Vec::new();
+        for at in 0..12 {
+            let before = pool.shared().core.lock().seen;
+            held.push(pool.alloc(&streams[at], 1 << 20).unwrap());
+            if pool.shared().core.lock().seen != before {
+                read_at.push(at);
+            }
+        }
+        let apart = read_at.windows(2).all(|it| it[1] - it[0] == between);
+        assert!(apart && read_at.len() >= 12 / between - 1, "{read_at:?}");
+        assert_eq!(pool.stats().allocated.peak, count * 4096 + (12 << 20));
+    }
+}
+
+#[test]
 fn figures_of_the_heap_are_those_a_walk_finds() {
     let device = host();
     let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
