@@ -65,7 +65,7 @@ pub use callback::Relocation;
 pub use id::MovableId;
 pub use pass::Pass;
 pub use pointer_array::{PointerArray, ResidentPointers};
-use registry::{Attachment, Registry};
+use registry::{Attachment, Registry, with_room};
 pub use resident::{Resident, ResidentId, ResidentMut};
 pub(crate) use shelf::{Shelf, Shelved};
 #[doc(hidden)]
@@ -321,10 +321,10 @@ impl Pool {
     /// each new block by its first guard.
     ///
     /// # Errors
-    /// Any error of the driver.
+    /// [`Error::OutOfMemory`] where nobody has memory for it; any error of the driver.
     pub fn address_table(&self) -> Result<AddressTable> {
         let registry = Registry::of(self)?;
-        let addr = registry.address_table()?;
+        let addr = with_room(self, || registry.address_table())?;
         Ok(AddressTable::new(registry, addr))
     }
 

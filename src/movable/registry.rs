@@ -161,20 +161,9 @@ impl Attachment {
 }
 
 impl Registry {
-    /// The registry of `pool`; makes it if there is none. Its tables lie beside the pool, which gives up what is idle
-    /// for them, as other parts do; then the application is asked.
+    /// The registry of `pool`; makes it if there is none.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
-        loop {
-            match Self::found(pool) {
-                Err(error) if error.is_device_exhausted() => {}
-                outcome => return outcome,
-            }
-            let (shared, granule) = (pool.shared(), pool.device().info().granule);
-            let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
-            if !is_idle && !shared.relieve(0, granule, true) {
-                return Err(shared.out_of_memory(granule));
-            }
-        }
+        with_room(pool, || Self::found(pool))
     }
 
     fn found(pool: &Pool) -> Result<Arc<Self>> {
@@ -504,6 +493,22 @@ impl Registry {
         let mover = &mover.stream.core().timeline;
         let moving = Moving { table, mover };
         shared.look(|core, cached| layout_with(core, &moving, cached))
+    }
+}
+
+/// Makes what lies beside the pool, which gives up what is idle for it, as other parts do; then the application is
+/// asked.
+pub(super) fn with_room<T>(pool: &Pool, make: impl Fn() -> Result<T>) -> Result<T> {
+    loop {
+        match make() {
+            Err(error) if error.is_device_exhausted() => {}
+            outcome => return outcome,
+        }
+        let (shared, granule) = (pool.shared(), pool.device().info().granule);
+        let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
+        if !is_idle && !shared.relieve(0, granule, true) {
+            return Err(shared.out_of_memory(granule));
+        }
     }
 }
 

@@ -757,3 +757,20 @@ fn the_tables_of_movable_memory_get_what_is_idle_in_other_parts_and_what_the_app
         drop(fixed);
     }
 }
+
+#[test]
+fn the_address_table_gets_memory_that_is_idle() {
+    let granule = common::host().info().granule;
+    let device = Device::host_with_capacity(16 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc_movable::<u8>(&stream, 4096).unwrap();
+    let all = 16 * granule - pool.stats().overhead - granule;
+    let rest = pool.alloc(&stream, all).unwrap();
+    assert!(pool.address_table().is_err_and(|it| it.is_out_of_memory()));
+    drop(rest);
+    let table = pool.address_table().unwrap();
+    let addr = block.hold(&stream).unwrap().addr();
+    let word = common::read(&stream, table.entry(block.id()), 8);
+    assert_eq!(word, addr.to_le_bytes());
+}
