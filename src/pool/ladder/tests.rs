@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::device::lock;
 use crate::pool::cache::stream_cache::tests::World;
-use crate::pool::tuning::SMALL_PART;
+use crate::pool::tuning::{CACHES_LOOKED_AT_AGAIN, SMALL_PART};
 use crate::pool::{HandleSize, PoolConfig, Relief};
 use crate::sync::Mutex;
 
@@ -32,6 +32,26 @@ fn what_another_streams_cache_holds_is_waited_for_without_the_lock_but_not_for_e
         panic!("it has waited, and is not served");
     };
     core.give(grant.id, lane.slot, lane.open_tick());
+}
+
+#[test]
+fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
+    let world = World::new(PoolConfig::default());
+    let (pool, shared) = (&world.pool, world.pool.shared());
+    let lane = world.lane(1);
+    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), false);
+    for fills in [true; CACHES_LOOKED_AT_AGAIN as usize]
+        .into_iter()
+        .chain([false, true])
+    {
+        if fills {
+            drop(pool.alloc(&world.streams[0], BYTES).unwrap());
+        }
+        let again = fills && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN;
+        let turn = steps::others(&mut climb, &mut shared.core.lock()).unwrap();
+        assert_eq!(matches!(turn, Turn::Then(Then::Restart)), again);
+    }
+    assert_eq!(climb.caches_looked_at, CACHES_LOOKED_AT_AGAIN);
 }
 
 #[test]
