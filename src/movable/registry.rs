@@ -450,7 +450,12 @@ impl Registry {
     pub(super) fn address_table(&self) -> Result<Addr> {
         let mut state = self.all_here()?;
         if state.words.is_none() {
-            state.words = Some(Words::new(&self.device, &self.overhead)?);
+            let mut words = Words::new(&self.device, &self.overhead)?;
+            let (handles, mover) = (state.table.len() as u64, &state.mover.stream);
+            // Without memory there is no table that holds would have to keep.
+            let ensured = words.ensure(handles.max(1), mover);
+            ensured.inspect_err(|_| _ = mover.synchronize())?;
+            state.words = Some(words);
             state.table.has_words();
         }
         self.settle(&mut state)?;

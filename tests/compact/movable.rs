@@ -759,7 +759,7 @@ fn the_tables_of_movable_memory_get_what_is_idle_in_other_parts_and_what_the_app
 }
 
 #[test]
-fn the_address_table_gets_memory_that_is_idle() {
+fn the_address_table_gets_memory_that_is_idle_and_is_none_without() {
     let granule = common::host().info().granule;
     let device = Device::host_with_capacity(16 * granule).unwrap();
     let pool = Pool::new(&device, PoolConfig::default()).unwrap();
@@ -768,6 +768,7 @@ fn the_address_table_gets_memory_that_is_idle() {
     let all = 16 * granule - pool.stats().overhead - granule;
     let rest = pool.alloc(&stream, all).unwrap();
     assert!(pool.address_table().is_err_and(|it| it.is_out_of_memory()));
+    drop(block.hold(&stream).expect("nobody has a table"));
     drop(rest);
     let table = pool.address_table().unwrap();
     let addr = block.hold(&stream).unwrap().addr();
