@@ -11,15 +11,16 @@ const WORDS: usize = MOST / 64;
 const GROUPS: usize = 2;
 
 /// A bit for each bin, and one for each word of those.
+#[repr(C)]
 pub(crate) struct Bitmap {
-    bits: [u64; WORDS],
     words: [u64; GROUPS],
+    bits: [u64; WORDS],
 }
 
 impl Bitmap {
     pub(crate) const EMPTY: Self = Self {
-        bits: [0; WORDS],
         words: [0; GROUPS],
+        bits: [0; WORDS],
     };
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -292,7 +292,10 @@ impl Block {
         let uses = this.uses.take();
         let transfer = &lane.shared.transfer;
         let waited = uses.map_or(Ok(()), |uses| transfer.timed(|| uses.wait(&lane.timeline)));
-        this.tell(Event::Free(stream.core()));
+        // Asked of this lane: the other's threads write beside where it says so.
+        if lane.is_observed {
+            this.tell(Event::Free(stream.core()));
+        }
         let mut freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);

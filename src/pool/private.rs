@@ -226,12 +226,12 @@ impl Lane {
 
     /// The lane of private memory that requests go to, while the stream is under capture.
     pub(crate) fn captured(&self) -> Option<Arc<Self>> {
-        latch(&self.own.state).captured.clone()
+        latch(&self.state).captured.clone()
     }
 
     /// Sets where requests go while the stream is under capture; gives where they went.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         state.aside = state.retired || state.asleep || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
     }

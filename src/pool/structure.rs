@@ -154,10 +154,10 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
+/// In this order, so that what each request reads lies together, before the cache's bins.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct LaneState {
-    pub(crate) cache: Cache,
-    pub(super) counters: Counters,
     /// Most bytes that the cache keeps.
     pub(super) room: u64,
     /// The size that the cache did not have last, and how often in a row.
@@ -169,6 +169,8 @@ pub(crate) struct LaneState {
     /// Nothing more is allocated here: keep nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,
+    pub(super) counters: Counters,
+    pub(crate) cache: Cache,
     /// While the stream is being captured into a graph: the lane of its private memory.
     pub(crate) captured: Option<Arc<Lane>>,
 }
@@ -178,13 +180,7 @@ pub(crate) struct LaneState {
 #[derive(Default)]
 pub(crate) struct Outstanding(pub(super) AtomicI64);
 
-/// What the lane's own threads write, on cache lines of its own, in pairs, as processors fetch them.
-#[repr(align(128))]
-pub(crate) struct Own {
-    pub(crate) state: Latch<LaneState>,
-}
-
-/// What threads of other streams write, likewise apart.
+/// What threads of other streams write, on cache lines of its own, in pairs, as processors fetch them.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Others {
@@ -193,16 +189,17 @@ pub(crate) struct Others {
     pub(crate) elsewhere: Elsewhere,
 }
 
-/// A pool's side of one stream: see `cache::stream_cache`.
-#[repr(align(128))]
+/// A pool's side of one stream: see `cache::stream_cache`. First what each request on its own threads reads, which those
+/// write too, up to the cache's bins; then what others read.
+#[repr(C, align(128))]
 pub(crate) struct Lane {
-    pub(crate) own: Own,
+    pub(super) timeline: Arc<Timeline>,
     pub(super) slot_most: u64,
     /// Somebody is told what becomes of its blocks.
     pub(super) is_observed: bool,
+    pub(crate) state: Latch<LaneState>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
-    pub(super) timeline: Arc<Timeline>,
     pub(crate) slot: StreamIndex,
     /// Of all lanes of the slot.
     pub(crate) hold: Arc<()>,

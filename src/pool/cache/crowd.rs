@@ -31,12 +31,12 @@ impl Lane {
     }
 
     pub(crate) fn is_crowded(&self) -> bool {
-        latch(&self.own.state).crowded > 0
+        latch(&self.state).crowded > 0
     }
 
     /// Of a crowded lane, the block nearest to the `bytes` that its cache missed, for that request.
     pub(super) fn take_near(&self, bytes: u64, requested: u64) -> Option<Cached> {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         if state.crowded == 0 {
             self.look_for_others(&mut state);
         }

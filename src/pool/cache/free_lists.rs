@@ -33,8 +33,9 @@ const ALL: usize = BINS + LARGE + CLASSES;
 pub(crate) const ALL_BINS: Range<usize> = 0..ALL;
 pub(crate) const LARGE_BINS: Range<usize> = BINS..BINS + LARGE;
 
-/// A free block; two share a cache line in a list.
+/// A free block; two share a cache line in a list, and none lies in two.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
 pub(crate) struct Cached {
     pub(crate) addr: Addr,
     pub(crate) bytes: u64,
@@ -60,19 +61,20 @@ impl Cached {
     }
 }
 
+#[repr(C)]
 pub(crate) struct Cache {
-    heads: Box<[u32; ALL]>,
-    /// Bins that may have entries: a bit is cleared by a drain or when its bin is found to have none.
-    occupied: Bitmap,
+    bytes: u64,
     entries: Vec<Cached>,
     spare: u32,
-    bytes: u64,
+    /// Bins that may have entries: a bit is cleared by a drain or when its bin is found to have none.
+    occupied: Bitmap,
+    heads: [u32; ALL],
 }
 
 impl Default for Cache {
     fn default() -> Self {
         Self {
-            heads: Box::new([NONE; ALL]),
+            heads: [NONE; ALL],
             occupied: Bitmap::EMPTY,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,

@@ -51,7 +51,7 @@ impl Lane {
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
     pub(crate) fn retire(&self, core: &mut Core) {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;

@@ -21,7 +21,7 @@ use crate::heap::{Grant, NONE, StreamIndex, UNIT};
 use crate::pool::core::{Core, CoreGuard};
 use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
-use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
+use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Private, Shared};
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
@@ -78,9 +78,7 @@ impl Lane {
             ..LaneState::default()
         };
         let lane = Arc::new(Self {
-            own: Own {
-                state: Latch::new(state),
-            },
+            state: Latch::new(state),
             slot_most: shared.slot_most,
             is_observed: shared.is_observed(),
             shared: Arc::clone(shared),
@@ -113,7 +111,7 @@ impl Lane {
             return (0, BUSY);
         }
         let bytes = size_class::rounded(requested, self.slot_most);
-        let Some(mut state) = try_latch(&self.own.state) else {
+        let Some(mut state) = try_latch(&self.state) else {
             return (0, BUSY);
         };
         if state.aside {
@@ -147,7 +145,7 @@ impl Lane {
             if let Some(block) = self.take_ready_batch(bytes, requested) {
                 return (block.addr, extent(block.id));
             }
-            state = latch(&self.own.state);
+            state = latch(&self.state);
         }
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
@@ -159,7 +157,7 @@ impl Lane {
             if has_large {
                 self.drain(LARGE_BINS, &mut core);
             }
-            state = latch(&self.own.state);
+            state = latch(&self.state);
         }
         // A driver's error is told by the steps that follow.
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
@@ -195,7 +193,7 @@ impl Lane {
     /// # Errors
     /// [`Error::Invalid`] where the lane has ended: nothing would keep it for a block.
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         let has_ended = state.retired && !self.others.outstanding.enter_again();
         if has_ended && !seeded!("ended-lane-serves-a-request") {
             return Err(Error::invalid("pool", "it is closed: make another"));
@@ -212,15 +210,15 @@ impl Lane {
     }
 
     pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
-        count(&mut latch(&self.own.state).counters, &self.others.elsewhere)
+        count(&mut latch(&self.state).counters, &self.others.elsewhere)
     }
 
     pub(crate) fn cached_bytes(&self) -> u64 {
-        latch(&self.own.state).cache.bytes()
+        latch(&self.state).cache.bytes()
     }
 
     pub(crate) fn is_busy(&self) -> bool {
-        is_latched(&self.own.state)
+        is_latched(&self.state)
     }
 
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
@@ -235,7 +233,7 @@ impl Lane {
     }
 
     fn alloc_rounded(&self, bytes: u64, requested: u64) -> Result<Block> {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         if let Some(captured) = state.captured.clone() {
             drop(state);
             // A graph's memory has no slabs.
@@ -313,7 +311,7 @@ impl Lane {
 
     #[inline(always)]
     fn take_back(&self, block: Cached, requested: u64) {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         if !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, self, block, requested);
         }
@@ -326,7 +324,7 @@ impl Lane {
 
     /// Takes back a block that was allocated on `home`, another lane of the pool, which keeps this one.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         // A part of a graph's memory is no extent.
         if block.id == NONE || !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, home, block, requested);
@@ -373,7 +371,7 @@ impl Lane {
             if self.free_captured(home, block, requested) {
                 return;
             }
-            state = latch(&self.own.state);
+            state = latch(&self.state);
         }
         // A full cache has room where others have the pool's lock.
         self.look_for_others(&mut state);
@@ -386,7 +384,7 @@ impl Lane {
             };
         }
         let mut core = self.shared.core.lock();
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         if state.crowded == 0 {
             state.room = core.cache_room();
         }
@@ -395,7 +393,7 @@ impl Lane {
             if home.slot != self.slot {
                 drop(state);
                 stays |= self.hand_over(block.bytes, &mut core);
-                state = latch(&self.own.state);
+                state = latch(&self.state);
             }
             if !stays {
                 (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));

@@ -97,7 +97,7 @@ impl Lane {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
-        let mut own = latch(&self.own.state);
+        let mut own = latch(&self.state);
         own.cache.pop_many(bytes, MOST, &mut blocks);
         if blocks.len() < least {
             blocks.drain(..).rev().for_each(|it| own.cache.push(it));
@@ -237,7 +237,7 @@ impl Lane {
     /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
     pub(crate) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
             state.cache.push(Cached { tick, ..block });
         }
@@ -248,7 +248,7 @@ impl Lane {
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
         let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
         let blocks = &mut core.on_the_way;
-        (latch(&self.own.state).cache).drain(bins, |block| blocks.push(block));
+        (latch(&self.state).cache).drain(bins, |block| blocks.push(block));
         if forgets {
             blocks.iter_mut().for_each(|block| block.tick = 0);
         }
@@ -287,7 +287,7 @@ impl Shared {
             debug_assert!(is_new, "a free block is in one place");
         };
         for lane in self.listed().iter() {
-            latch(&lane.own.state).cache.each(&mut note);
+            latch(&lane.state).cache.each(&mut note);
         }
         let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);
         let used = state.used.iter().map(|used| &used.block);

@@ -110,7 +110,7 @@ impl Lane {
     pub(crate) fn free_used(&self, block: &Block, marks: Marks) -> bool {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);
-        let mut state = latch(&self.own.state);
+        let mut state = latch(&self.state);
         if state.aside || waiting.used.len() == MOST_USED {
             return false;
         }

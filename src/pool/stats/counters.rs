@@ -123,11 +123,13 @@ impl Elsewhere {
 
 /// What was allocated and freed, by class, and the most that was live.
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
 pub(crate) struct Totals<const N: usize> {
-    pub(super) allocated: [Sums<N>; 2],
-    pub(super) freed: [Sums<N>; 2],
     /// Of small blocks, large ones, all.
     pub(super) peaks: [Sums<N>; 3],
+    pub(super) allocated: [Sums<N>; 2],
+    /// Last, beside the cache: a free writes no more.
+    pub(super) freed: [Sums<N>; 2],
 }
 
 impl<const N: usize> Totals<N> {
@@ -201,11 +203,12 @@ impl<const N: usize> Totals<N> {
 }
 
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Counters {
-    /// What was freed elsewhere is in it as far as it was seen.
-    totals: Totals<3>,
-    /// What of that was freed elsewhere.
+    /// What was freed elsewhere, as far as it was seen.
     gone: [Blocks; 2],
+    /// With that.
+    totals: Totals<3>,
 }
 
 impl Counters {

@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 /// Has the lane be crowded, with so many bytes of room.
 fn crowd(lane: &Lane, room: u64) {
-    let mut state = latch(&lane.own.state);
+    let mut state = latch(&lane.state);
     (state.crowded, state.room) = (CROWDED_MISSES, room);
 }
 
@@ -61,7 +61,7 @@ fn a_crowded_lane_that_is_full_keeps_what_it_has_and_another_gives_it_up() {
         let (pool, stream, lane) = (&world.pool, &world.streams[0], world.lane(0));
         let sizes = (1..=5).map(|n| n * 128 * KIB);
         let held: Vec<Block> = sizes.map(|it| pool.alloc(stream, it).unwrap()).collect();
-        latch(&lane.own.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
+        latch(&lane.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
         // Three are kept, and each of the other two is too much beside them.
         drop(held);
         let kept = if is_crowded { 768 * KIB } else { 640 * KIB };
@@ -82,7 +82,7 @@ fn a_request_of_a_crowded_lane_has_the_pool_grow_and_leaves_what_others_keep() {
         drop(pool.alloc(other, granule).unwrap());
         let (held, cached) = (pool.stats().reserved.current, world.lane(1).cached_bytes());
         assert_eq!((held, cached), (5 * granule, granule));
-        latch(&world.lane(0).own.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
+        latch(&world.lane(0).state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
         let new = pool.alloc(stream, granule / 2).unwrap();
         let grown = pool.stats().reserved.current > held;
         assert_eq!(
@@ -131,14 +131,14 @@ fn a_lane_alone_is_crowded_no_more_after_so_many_misses_and_a_cache_of_nothing_n
         assert!(has_near(&lane, MIB - UNIT));
     }
     assert!(!has_near(&lane, MIB - UNIT));
-    assert_eq!(latch(&lane.own.state).room, lane.shared.cache_bytes);
+    assert_eq!(latch(&lane.state).room, lane.shared.cache_bytes);
 
     let world = World::new(PoolConfig::default().cache_bytes(0));
     let lane = world.lane(0);
     let core = world.pool.shared().core.lock();
     assert!(!has_near(&lane, MIB));
     drop(core);
-    assert_eq!(latch(&lane.own.state).crowded, 0);
+    assert_eq!(latch(&lane.state).crowded, 0);
 }
 
 proptest! {

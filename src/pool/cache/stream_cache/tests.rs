@@ -63,7 +63,7 @@ impl World {
 
 fn in_cache(lane: &Lane) -> usize {
     let mut count = 0;
-    latch(&lane.own.state).cache.each(|_| count += 1);
+    latch(&lane.state).cache.each(|_| count += 1);
     count
 }
 
@@ -340,7 +340,7 @@ fn a_lane_does_not_end_under_a_request_that_began_while_it_was_retired() {
     let held = latch(&shared.transfer.state);
     let (is_kept, block) = std::thread::scope(|scope| {
         scope.spawn(move || drop(stream));
-        until(&|| latch(&lane.own.state).retired);
+        until(&|| latch(&lane.state).retired);
         let asked = scope.spawn(|| asks.lane().alloc(BYTES).unwrap());
         freed.free_on(&other).unwrap();
         let is_kept = lock(&shared.books).streams.contains_key(&uid);
