@@ -99,15 +99,17 @@ impl Cache {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }
 
-    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's.
+    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's; for any number one that there is, so
+    /// that nothing has to look.
     #[inline]
     fn bin(bytes: u64) -> usize {
         if is_slot(bytes) {
-            return BINS + LARGE + class_of(bytes);
+            return BINS + LARGE + class_of(bytes) % CLASSES;
         }
         let units = bytes / UNIT;
-        if units <= BINS as u64 {
-            return (units - 1) as usize;
+        let bin = units.wrapping_sub(1) as usize;
+        if bin < BINS {
+            return bin;
         }
         // Fibonacci hashing: sizes of one program differ in few bits.
         let hash = units.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
@@ -115,7 +117,7 @@ impl Cache {
     }
 
     /// The block of exactly `bytes` freed last, if it heads its bin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
         let bin = Self::bin(bytes);
         let head = &mut self.heads[bin];
@@ -190,7 +192,7 @@ impl Cache {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, block: Cached) {
         let bin = Self::bin(block.bytes);
         let next = self.heads[bin];

@@ -302,24 +302,23 @@ impl Lane {
             let block = ManuallyDrop::new(Block::unseen(self, addr, extent, requested));
             block.tell(Event::Free(&self.stream));
         }
-        let bytes = requested + u64::from(extent.slack());
-        self.take_back(
-            Cached::new(extent.id(), addr, bytes, self.open_tick()),
-            requested,
-        );
+        self.take_back(addr, extent, requested, self.open_tick());
     }
 
     #[inline(always)]
-    fn take_back(&self, block: Cached, requested: u64) {
+    fn take_back(&self, addr: Addr, extent: IdAndSlack, requested: u64, tick: u64) {
+        let bytes = requested + u64::from(extent.slack());
         let mut state = latch(&self.state);
-        if !self.has_room(&state, block.bytes) {
-            return self.free_by_core(state, self, block, requested);
+        // Put together where it goes, not before.
+        let block = || Cached::new(extent.id(), addr, bytes, tick);
+        if !self.has_room(&state, bytes) {
+            return self.free_by_core(state, self, block(), requested);
         }
         let rounds = seeded!("rounded-bytes-counted-as-requested");
-        let requested = if rounds { block.bytes } else { requested };
+        let requested = if rounds { bytes } else { requested };
         // The last touch of the lane: once the latch is let go, it may be retired and end.
-        state.counters.free(block.bytes, requested);
-        state.cache.push(block);
+        state.counters.free(bytes, requested);
+        state.cache.push(block());
     }
 
     /// Takes back a block that was allocated on `home`, another lane of the pool, which keeps this one.
@@ -379,7 +378,10 @@ impl Lane {
         drop(state);
         if has_room {
             return match at_home {
-                true => self.take_back(block, requested),
+                true => {
+                    let extent = IdAndSlack::of(block.id, block.bytes, requested);
+                    self.take_back(block.addr, extent, requested, block.tick);
+                }
                 false => self.free_foreign(home, block, requested),
             };
         }

@@ -212,7 +212,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
         if (self.totals).allocate(class(bytes), Sums::block(bytes, requested)) {
             self.look_again(elsewhere);
