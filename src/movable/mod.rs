@@ -324,7 +324,8 @@ impl Pool {
     /// [`Error::OutOfMemory`] where nobody has memory for it; any error of the driver.
     pub fn address_table(&self) -> Result<AddressTable> {
         let registry = Registry::of(self)?;
-        let addr = with_room(self, || registry.address_table())?;
+        // What is spilled for it would come back: it brings all blocks back.
+        let addr = with_room(self, false, || registry.address_table())?;
         Ok(AddressTable::new(registry, addr))
     }
 

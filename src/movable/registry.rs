@@ -163,7 +163,7 @@ impl Attachment {
 impl Registry {
     /// The registry of `pool`; makes it if there is none.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
-        with_room(pool, || Self::found(pool))
+        with_room(pool, true, || Self::found(pool))
     }
 
     fn found(pool: &Pool) -> Result<Arc<Self>> {
@@ -501,9 +501,9 @@ impl Registry {
     }
 }
 
-/// Makes what lies beside the pool, which gives up what is idle for it, as other parts do; then the application is
-/// asked.
-pub(super) fn with_room<T>(pool: &Pool, make: impl Fn() -> Result<T>) -> Result<T> {
+/// Makes what lies beside the pool, which gives up what is idle for it, as other parts do. Then the registered steps are
+/// asked if it is `helped`.
+pub(super) fn with_room<T>(pool: &Pool, helped: bool, make: impl Fn() -> Result<T>) -> Result<T> {
     loop {
         match make() {
             Err(error) if error.is_device_exhausted() => {}
@@ -511,7 +511,7 @@ pub(super) fn with_room<T>(pool: &Pool, make: impl Fn() -> Result<T>) -> Result<
         }
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
         let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
-        if !is_idle && !shared.relieve(0, granule, true) {
+        if !is_idle && !(helped && shared.relieve(0, granule, true)) {
             return Err(shared.out_of_memory(granule));
         }
     }

@@ -618,3 +618,17 @@ fn a_block_on_the_host_that_is_freed_keeps_nobody_waiting_but_whoever_frees_it()
     freeing.join().unwrap();
     holding.join().unwrap();
 }
+
+#[test]
+fn an_address_table_for_which_there_is_no_memory_spills_nothing_that_it_brings_back() {
+    let granule = common::host().info().granule;
+    let device = Device::host_with_capacity(16 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let stream = device.stream().unwrap();
+    let rest = 16 * granule - pool.stats().overhead;
+    let block = pool.alloc_movable::<u8>(&stream, rest as usize).unwrap();
+    assert!(pool.address_table().is_err_and(|it| it.is_out_of_memory()));
+    drop(block.hold(&stream).unwrap());
+}
