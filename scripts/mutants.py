@@ -50,7 +50,7 @@ MORE = [
     ("waste", "", {}),
     ("fuzz", "", {}),
     ("state_machine", "", {"WARPOOL_CASES": "60"}),
-    ("errors", "every_call::", {}),
+    ("errors", "every_call:: growing_calls:: pool_calls:: sleeping_calls::", {}),
     ("lib", "cuda::faults", {}),
 ]
 # A suite that takes so many times as long as without a mutant, and no less than so many seconds, is
