@@ -511,7 +511,8 @@ pub(super) fn with_room<T>(pool: &Pool, helped: bool, make: impl Fn() -> Result<
         }
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
         let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
-        if !is_idle && !(helped && shared.relieve(0, granule, true)) {
+        let has_room = is_idle || helped && shared.relieve(0, granule, true);
+        if !has_room {
             return Err(shared.out_of_memory(granule));
         }
     }

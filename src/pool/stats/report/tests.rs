@@ -121,9 +121,9 @@ fn of_many_streams_each_is_read_for_the_joint_peak_once_in_a_64th_as_many_reques
             .map(|it| pool.alloc(it, 4096).unwrap())
             .collect();
         let mut read_at = Vec::new();
-        for at in 0..12 {
+        for (at, stream) in streams.iter().enumerate().take(12) {
             let before = pool.shared().core.lock().seen;
-            held.push(pool.alloc(&streams[at], 1 << 20).unwrap());
+            held.push(pool.alloc(stream, 1 << 20).unwrap());
             if pool.shared().core.lock().seen != before {
                 read_at.push(at);
             }
