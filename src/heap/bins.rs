@@ -135,12 +135,15 @@ impl Bins {
     /// The same where that is in the shared bin `first` or behind it: the hole of the first may be too small.
     #[inline(never)]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
-        let behind = first.and_then(|bin| self.behind(bin));
-        let heads = first.into_iter().chain(behind);
-        let mut heads = heads.map(|bin| place(table, self.heads[bin]));
-        let head = heads.find(|head| head.0 >= bytes);
+        let fits = |&bin: &usize| table[self.heads[bin] as usize].bytes >= bytes;
+        let bin = first.and_then(|bin| Some(bin).filter(fits).or_else(|| self.behind(bin)));
+        let head = bin.map(|bin| self.heads[bin]);
+        if self.others.is_empty() {
+            return head;
+        }
         let other = self.others.range((bytes, 0, 0)..).next().copied();
-        head.into_iter().chain(other).min().map(|(_, _, id)| id)
+        let both = head.map(|id| place(table, id)).into_iter().chain(other);
+        both.min().map(|(_, _, id)| id)
     }
 
     /// The first bin behind `bin` that has a hole.
