@@ -42,6 +42,7 @@ STATS = [
     "waits",
     "active_bytes",
     "driver_ns",
+    "from_heap",
     "empty_pair_ns",
 ]
 # Those that are also told from the second loss on.
@@ -53,6 +54,7 @@ LATER = (
     "remapped",
     "created",
     "driver_ns",
+    "from_heap",
 )
 
 

@@ -233,7 +233,9 @@ pub extern "C" fn wp_stat(number: i32) -> u64 {
         10 => stats.steps.waits,
         11 => stats.active.peak,
         12 => stats.steps.driver_ns,
-        13 => empty_pair_ns(),
+        // Requests that their stream's cache had nothing for.
+        13 => stats.steps.own_stream + stats.steps.ready_elsewhere + stats.steps.stream_wait,
+        14 => empty_pair_ns(),
         _ => 0,
     }
 }
