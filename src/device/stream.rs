@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::access::Note;
@@ -147,7 +146,6 @@ impl StreamHandle {
         Arc::new(Self {
             core: Arc::clone(core),
             watchers: Mutex::default(),
-            noted: OnceLock::new(),
             id: match seeded!("streams-known-by-their-handles") {
                 true => core.raw.0,
                 false => NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -195,11 +193,11 @@ impl Stream {
         if let Some(core) = adopted.get(&id).and_then(Weak::upgrade) {
             let mut handle = lock(&core.handle);
             if let Some(handle) = handle.upgrade() {
-                return Ok(Self { handle });
+                return Ok(Self::of(handle));
             }
             let again = StreamHandle::new(&core);
             *handle = Arc::downgrade(&again);
-            return Ok(Self { handle: again });
+            return Ok(Self::of(again));
         }
         let (stream, core) = Self::wrap(device, raw, false, false, Some(id));
         adopted.insert(id, Arc::downgrade(&core));
@@ -225,7 +223,12 @@ impl Stream {
         });
         let handle = StreamHandle::new(&core);
         *lock(&core.handle) = Arc::downgrade(&handle);
-        (Self { handle }, core)
+        (Self::of(handle), core)
+    }
+
+    fn of(handle: Arc<StreamHandle>) -> Self {
+        let id = handle.id;
+        Self { handle, id }
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
@@ -248,24 +251,7 @@ impl Stream {
     /// Id of the application's stream handle, the same for all clones.
     #[inline]
     pub(crate) fn handle_id(&self) -> u64 {
-        self.handle.id
-    }
-
-    /// What the pool of this number noted, unless another had by then, until it is forgotten.
-    #[inline]
-    pub(crate) fn noted(&self, pool: u64) -> Option<NonNull<()>> {
-        let (of, what) = self.handle.noted.get()?;
-        NonNull::new(what.load(Ordering::Relaxed)).filter(|_| *of == pool)
-    }
-
-    pub(crate) fn note(&self, pool: u64, what: NonNull<()>) {
-        let _ = (self.handle.noted).set((pool, AtomicPtr::new(what.as_ptr())));
-    }
-
-    pub(crate) fn forget_noted(&self, pool: u64) {
-        if let Some((_, what)) = self.handle.noted.get().filter(|(of, _)| *of == pool) {
-            what.store(null_mut(), Ordering::Relaxed);
-        }
+        self.id
     }
 
     /// The device the stream belongs to.

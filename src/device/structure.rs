@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::backend::Backend;
@@ -81,16 +81,12 @@ pub(crate) struct StreamCore {
     pub(crate) owner: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The application's reference to the stream; its drop tells the watchers. What every allocation reads is in one cache
-/// line.
-#[repr(C, align(64))]
+/// The application's reference to the stream; its drop tells the watchers.
 pub(super) struct StreamHandle {
-    /// Never reused, whereas the stream's own number stays the same if the stream is adopted again.
-    pub(super) id: u64,
-    /// The number of the first pool that allocates on the stream, and its side of the stream: see `cache::thread_map`.
-    pub(super) noted: OnceLock<(u64, AtomicPtr<()>)>,
     pub(super) core: Arc<StreamCore>,
     pub(super) watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
+    /// Never reused, whereas the stream's own number stays the same if the stream is adopted again.
+    pub(super) id: u64,
 }
 
 /// A queue of device work. Cheap to clone; all clones are the same stream.
@@ -112,6 +108,8 @@ pub(super) struct StreamHandle {
 #[derive(Clone)]
 pub struct Stream {
     pub(super) handle: Arc<StreamHandle>,
+    /// The handle's, which every allocation reads: where the handle is, it may be in no cache of the processor.
+    pub(super) id: u64,
 }
 
 /// (stream uid, tick) pairs, at most one per stream, sorted by uid.

@@ -174,8 +174,7 @@ impl Pool {
 
     #[inline]
     fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
-        let noted = stream.noted(self.uid).map(LanePtr::noted);
-        let lane = noted.or_else(|| thread_map::remembered(self.uid, stream.handle_id()))?;
+        let lane = thread_map::remembered(self.uid, stream.handle_id())?;
         // SAFETY: the caller holds the pool and the stream.
         Some(unsafe { lane.get() })
     }
@@ -183,20 +182,12 @@ impl Pool {
     /// The lane for the calling thread, its own if it keeps finding others at it.
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
         let found = match self.remembered_lane(stream) {
-            None => {
-                let first = self.shared().open_lane(stream)?;
-                stream.note(self.uid, LanePtr::of(&first).to_note());
-                first
-            }
+            None => self.shared().open_lane(stream)?,
             Some(lane) if !lane.is_busy() || !thread_map::met() => return Ok(lane),
-            Some(lane) => {
-                // From now on each thread looks for its own.
-                stream.forget_noted(self.uid);
-                match self.shared().part(stream, lane) {
-                    None => return Ok(lane),
-                    Some(own) => own,
-                }
-            }
+            Some(lane) => match self.shared().part(stream, lane) {
+                None => return Ok(lane),
+                Some(own) => own,
+            },
         };
         thread_map::remember(self.uid, stream.handle_id(), &found);
         // SAFETY: the caller holds the pool and the stream.

@@ -219,16 +219,6 @@ unsafe impl Send for LanePtr {}
 unsafe impl Sync for LanePtr {}
 
 impl LanePtr {
-    /// As the stream notes it: see `cache::thread_map`.
-    pub(super) fn to_note(self) -> NonNull<()> {
-        self.0.cast()
-    }
-
-    #[inline]
-    pub(super) fn noted(note: NonNull<()>) -> Self {
-        Self(note.cast())
-    }
-
     /// No lane; never followed.
     pub(crate) const NONE: Self = Self(NonNull::dangling());
 

@@ -4,10 +4,6 @@
 //! gets a lane of its own, until there are as many as the machine runs threads at once. From then on
 //! threads without one share them.
 //!
-//! Until they meet, the stream notes the lane for the first pool that allocates on it. What is a thread's own is
-//! further away, behind a call of the loader's in a library that a program loads: an allocation whose lines are in
-//! no cache of the processor took a fifth longer.
-//!
 //! A thread remembers the lanes it used last. Pools and holds on streams are numbered, and no number
 //! is used twice, so what is remembered is never taken for another.
 
