@@ -284,7 +284,7 @@ impl World {
         let (of, on) = unsafe {
             (
                 &*std::ptr::from_ref::<Movable<u8>>(block),
-                &*std::ptr::from_ref::<Stream>(&stream),
+                &*std::ptr::from_ref::<Stream>(stream.as_ref()),
             )
         };
         let pinned = of.hold(on).unwrap();
