@@ -1,12 +1,12 @@
-//! Best fit over free extents: the smallest hole that is large enough, in a few instructions.
+//! Best fit over free extents: finds the smallest hole that is large enough in a few instructions.
 //!
-//! Sizes come in units of [`UNIT`]. Below [`OWN`] units every size has a bin of its own, and two levels of
-//! bitmap find the first bin that is not empty: an exact best fit without a search. A bin is a list
-//! through the extent table, the hole filed last first.
+//! Sizes are multiples of [`UNIT`]. Below [`OWN`] units each size has its own bin, and a bitmap finds the first bin
+//! that is not empty: an exact best fit without a search. A bin is a list through the extent table, newest hole
+//! first.
 //!
-//! Larger holes are mostly few. Sizes that differ by less than a part in 128 share a bin, which has one hole; an
-//! ordered set has what others there are, so that many of one size cost no more than its search. Of equal sizes
-//! the lowest address is taken first, so that the top of the arena drains.
+//! Larger holes are few. Sizes that differ by less than a 128th share a bin, which has one hole; an ordered set has
+//! the others, so that many holes of one size cost one search of the set. Among equal sizes the lowest address is
+//! taken first, so that the top of the arena empties.
 
 use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
@@ -15,19 +15,18 @@ use super::bitmap::{Bitmap, MOST};
 use super::extent::NIL;
 use super::{Extent, Id, State, ensure};
 
-/// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
-/// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
-/// than was asked for; multiples of 512 would cost 12.5 %.
+/// Sizes and addresses of blocks are multiples of this, the alignment that `cudaMalloc` promises. Blocks of 1 to 4096
+/// bytes, each size as often, waste 6.2 %; with 512 they waste 12.5 %.
 pub(crate) const UNIT: u64 = 256;
 
-/// Sizes of fewer units have a bin each.
+/// Sizes below this many units have a bin each.
 const OWN: usize = 1 << POWER;
 
-/// The power of two of units from which on sizes share bins, and how many bins a power has.
+/// From this power of two of units on sizes share bins, [`SHARED`] bins for each power.
 const POWER: u32 = 12;
 const SHARED: usize = 128;
 
-/// The number of the bin of holes of `bytes`.
+/// The bin of holes of `bytes`.
 #[inline(always)]
 fn bin_of(bytes: u64) -> usize {
     let units = (bytes / UNIT) as usize;
@@ -35,12 +34,12 @@ fn bin_of(bytes: u64) -> usize {
         return units;
     }
     let power = units.ilog2() - POWER;
-    // From `SHARED` on: that of the smallest is the first behind the others.
+    // At least `SHARED`, which is the first bin behind those of one size.
     let part = units >> (power + POWER - SHARED.ilog2());
     (OWN - SHARED + power as usize * SHARED + part).min(MOST - 1)
 }
 
-/// A hole in the order in which large ones are taken: its bytes, its start, and which it is.
+/// Bytes, start and record of a hole: large holes are taken in this order.
 type Place = (u64, u64, Id);
 
 fn place(table: &[Extent], id: Id) -> Place {
@@ -48,18 +47,18 @@ fn place(table: &[Extent], id: Id) -> Place {
     (bytes, start, id)
 }
 
-/// The hole `first` and those filed before it in its bin.
+/// The hole `first` and the holes filed before it in its bin.
 fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> {
     let older = |&id: &Id| Some(table[id as usize].older).filter(|&id| id != NIL);
     std::iter::successors(Some(first).filter(|&id| id != NIL), older)
 }
 
-/// The free extents of one owner. See the module documentation.
+/// The free extents of one stream.
 pub(crate) struct Bins {
-    /// The hole filed last in each bin, [`NIL`] for none.
+    /// The newest hole of each bin, [`NIL`] for none.
     heads: Box<[Id; MOST]>,
     filled: Bitmap,
-    /// Holes whose shared bin has another.
+    /// Large holes that are not their bin's one hole.
     others: BTreeSet<Place>,
 }
 
@@ -132,7 +131,7 @@ impl Bins {
         }
     }
 
-    /// The same where that is in the shared bin `first` or behind it: the hole of the first may be too small.
+    /// [`Bins::best`] from the shared bin `first` on. The hole of that bin may be too small.
     #[inline(never)]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
         let fits = |&bin: &usize| table[self.heads[bin] as usize].bytes >= bytes;
@@ -151,7 +150,7 @@ impl Bins {
         (bin + 1 < MOST).then(|| self.filled.next(bin + 1))?
     }
 
-    /// The holes of at least `bytes`, as they are taken; one a size of those that have a bin of their own.
+    /// The holes of at least `bytes` in the order in which they are taken; only the newest of each own-size bin.
     pub(crate) fn at_least(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
         let first = self.filled.next(bin_of(bytes));
         let bins = std::iter::successors(first, |&bin| self.behind(bin));
@@ -176,7 +175,7 @@ impl Bins {
         last.max(self.others.last().map_or(0, |other| other.0))
     }
 
-    /// The holes filed here, if bins, lists and bits agree.
+    /// All holes, if bins, lists and bits agree.
     pub(crate) fn check(&self, table: &[Extent]) -> Result<Vec<Id>, String> {
         self.filled.check()?;
         let mut filed = Vec::new();

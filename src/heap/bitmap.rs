@@ -1,4 +1,4 @@
-//! Which of many bins are not empty, and the first of those from any on, in a few instructions.
+//! Which bins are not empty. Finds the first from any bin on in a few instructions.
 
 use std::hint::select_unpredictable;
 
@@ -10,7 +10,7 @@ pub(crate) const MOST: usize = GROUPS * 64 * 64;
 const WORDS: usize = MOST / 64;
 const GROUPS: usize = 2;
 
-/// A bit for each bin, and one for each word of those.
+/// A bit for each bin, and a bit for each word of bins.
 #[repr(C)]
 pub(crate) struct Bitmap {
     words: [u64; GROUPS],
@@ -34,7 +34,7 @@ impl Bitmap {
         self.words[word / 64] |= 1 << (word % 64);
     }
 
-    /// Clears the bit if `empty`. Without a branch, whose outcome nothing foretells.
+    /// Clears the bit if `empty`. Without a branch: nothing predicts its outcome.
     #[inline(always)]
     pub(crate) fn clear_if(&mut self, bin: usize, empty: bool) {
         let word = bin / 64 % WORDS;
@@ -43,25 +43,25 @@ impl Bitmap {
         self.words[word / 64] &= !(u64::from(bits == 0) << (word % 64));
     }
 
-    /// The first bit set from `from` on, which is below [`MOST`]. Looks in both places where it may be: nothing
-    /// foretells in which, and a branch foretold wrongly costs more.
+    /// The first bit set from `from` on, which is below [`MOST`]. Reads both words where it may be: a mispredicted
+    /// branch costs more.
     #[inline(always)]
     pub(crate) fn next(&self, from: usize) -> Option<usize> {
         debug_assert!(from < MOST);
         let word = from / 64 % WORDS;
         let here = self.bits[word] & (!0 << (from % 64));
-        // In two steps, as no number is shifted by all its bits.
+        // Two shifts, as a shift by 64 overflows.
         let beside = self.words[word / 64] & (!0 << (word % 64) << 1);
         if here | beside == 0 {
             return self.first_of(word / 64 + 1);
         }
-        // Of an empty word bit 63, which is in bounds and not taken then.
+        // For an empty word bit 63: it is in bounds, and not selected then.
         let later = word / 64 * 64 + (beside | 1 << 63).trailing_zeros() as usize;
         let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
         Some(at * 64 + bits.trailing_zeros() as usize)
     }
 
-    /// The first bit set from that group of words on.
+    /// The first bit set from `group` on.
     fn first_of(&self, group: usize) -> Option<usize> {
         let words = self.words.iter().enumerate().skip(group);
         let (group, words) = words.into_iter().find(|(_, words)| **words != 0)?;

@@ -1,30 +1,29 @@
-//! One extent: a stretch of the arena's addresses that one thing has.
+//! One extent: a range of the arena's addresses in one state.
 
 use super::epoch::{Epoch, FRESH, StreamIndex};
 
-/// Blocks of up to this many bytes, as rounded by the pool, are small, as in other allocators of the
-/// field. A hole of up to as many can hold small blocks only, and counts as small.
+/// Blocks of up to this many bytes, as rounded by the pool, are small, as in other GPU allocators. So are
+/// holes of up to this many bytes, which hold small blocks only.
 pub const SMALL_BYTES: u64 = 1 << 20;
 
 pub(crate) type Id = u32;
 
 pub(crate) const NONE: Id = u32::MAX;
 
-/// The record of no extent, with which lists end: it is written, and never read, so that a list's end needs no
-/// branch.
+/// A record that is no extent and ends lists. It is written and never read: so no branch asks for a list's end.
 pub(crate) const NIL: Id = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Not in the list; the record is free for use.
+    /// A spare record.
     Unused,
     Allocated,
     Free,
     Unmapped,
-    /// Mapped elsewhere already, still mapped here.
+    /// The memory is mapped elsewhere by now, and still mapped here.
     Stale,
-    /// Being mapped: nobody else may have it until that is done or undone.
+    /// A mapping under way goes here.
     Reserved,
 }
 
@@ -32,18 +31,18 @@ pub(crate) enum State {
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {
-    /// Offset in the arena, bytes.
+    /// Offset in the arena.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// Of a hole or a retiring extent: the tick of `slot` after which nothing uses it.
+    /// For a free or stale extent, the tick of `slot` after which nothing uses it.
     pub(crate) tick: u64,
     pub(crate) prev: Id,
     pub(crate) next: Id,
-    /// In the same bin, filed later.
+    /// The hole filed next in the same bin.
     pub(crate) newer: Id,
-    /// In the same bin, filed earlier.
+    /// The hole filed before it in the same bin.
     pub(crate) older: Id,
-    /// Of a hole or a retiring extent: whose work `tick` counts. Of a block: who allocated it.
+    /// The stream that `tick` counts for; for a block, the stream that allocated it.
     pub(crate) slot: StreamIndex,
     pub(crate) state: State,
     pub(crate) movable: bool,
@@ -69,7 +68,7 @@ impl Extent {
         self.start + self.bytes
     }
 
-    /// Of a free or stale extent: the work after which nothing uses it.
+    /// For a free or stale extent, the work after which nothing uses it.
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch::new(self.slot, self.tick)
     }

@@ -1,25 +1,24 @@
-//! Every byte of the arena, in address order: who has it, and since when it is free.
+//! Every byte of the arena in address order: whether it is allocated, free or unmapped, and which work it waits for.
 //!
 //! # The list
 //!
-//! The arena's addresses are cut into *extents* without a gap between them. An extent is
+//! Extents cover all addresses of the arena. An extent is
 //!
 //! - **allocated**: a block, live or in a stream's cache;
 //! - **free**, a *hole*: mapped memory, with its *history*, the [`Epoch`](super::Epoch) after which
 //!   nothing uses it;
 //! - **unmapped**, a *gap*: addresses with nothing mapped;
-//! - **stale**, *retiring*: addresses whose memory was mapped elsewhere already, still mapped here because
-//!   queued work may use them; a gap once its tick is done.
+//! - **stale**, *retiring*: the memory is mapped elsewhere by now, and the old mapping stays for queued work that
+//!   may use it. It becomes a gap once its tick is done.
 //!
-//! Gaps and retiring extents lie on granule bounds; blocks and holes on multiples of
+//! Gaps and stale extents start and end at multiples of the granule; blocks and holes at multiples of
 //! [`UNIT`](crate::heap::bins::UNIT).
 //!
 //! # One history a hole
 //!
-//! Each hole belongs to one stream's index and carries one (stream, tick). Neighbours merge when
-//! one history covers both: the same stream, or the other side is done. Neighbours of different
-//! streams with work outstanding stay apart until someone needs them together; whoever does waits
-//! for both, and after that its own stream's next tick covers everything.
+//! Each hole is in one stream's index and has one epoch. Neighbours merge when one epoch covers both: they are
+//! of one stream, or the work of one is done. Other neighbours stay apart until a request needs them together: its
+//! stream waits for both, and its next tick then covers the merged hole.
 //!
 //! No call allocates except to extend the table or the list of its unused records.
 
@@ -35,9 +34,9 @@ use super::extent::{Extent, Id, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
 pub(crate) struct Extents {
-    /// The first record is [`NIL`], no extent's.
+    /// The first record is [`NIL`] and no extent.
     table: Vec<Extent>,
-    /// Unused records. Not chained through them, whose cache lines other threads may have written last.
+    /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,
     /// Holes by slot.
     indexes: Vec<Bins>,
@@ -82,7 +81,7 @@ impl Extents {
         self.get_mut(id).movable = movable;
     }
 
-    /// Makes room for the index of one more stream and gives its slot.
+    /// Adds an index for one more stream and returns its slot.
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
         self.indexes.push(Default::default());
         (self.indexes.len() - 1) as StreamIndex
@@ -92,13 +91,13 @@ impl Extents {
         self.indexes.len() as StreamIndex
     }
 
-    /// The smallest hole of `slot` that has at least `bytes`.
+    /// The smallest hole of `slot` of at least `bytes`.
     #[inline(always)]
     pub(crate) fn best(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
         self.indexes[slot as usize].best(&self.table, bytes)
     }
 
-    /// That hole and larger ones: see [`Bins::at_least`].
+    /// See [`Bins::at_least`].
     pub(crate) fn at_least(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
         self.indexes[slot as usize].at_least(&self.table, bytes)
     }
@@ -107,7 +106,6 @@ impl Extents {
         self.indexes[slot as usize].is_empty()
     }
 
-    /// Bytes in blocks.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
@@ -117,7 +115,7 @@ impl Extents {
         self.indexes[slot as usize].filed(&self.table, bytes)
     }
 
-    /// A number that is another one once any hole is.
+    /// Counts changes of holes: while it is the same, they are.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -130,7 +128,7 @@ impl Extents {
         self.hole_sums.0
     }
 
-    /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones, which are few.
+    /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones.
     pub(crate) fn hole_bytes_by_class(&self) -> [u64; 2] {
         let large = (0..self.slots()).flat_map(|slot| self.holes_of(slot, SMALL_BYTES + UNIT));
         let large = large.map(|id| self.get(id).bytes).sum();
@@ -151,7 +149,7 @@ impl Extents {
         self.gaps.values().copied()
     }
 
-    /// The extent that contains `offset`, which is not below the start of `from`.
+    /// The extent that contains `offset`, sought upwards from `from`.
     pub(crate) fn seek(&self, mut from: Id, offset: u64) -> Id {
         while self.get(from).end() <= offset && self.get(from).next != NONE {
             from = self.get(from).next;
@@ -200,7 +198,7 @@ impl Extents {
         self.indexes[slot as usize].remove(&mut self.table, id);
     }
 
-    /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
+    /// Cuts an extent that is not filed in two at offset `at` inside it; returns the upper part.
     #[inline]
     pub(crate) fn cut(&mut self, id: Id, at: u64) -> Id {
         let Extent {
@@ -208,8 +206,7 @@ impl Extents {
         } = *self.get(id);
         debug_assert!(start < at && at < start + bytes);
         let upper_id = self.new_record();
-        // Field by field, here as below: a record put together elsewhere and copied would be read
-        // before it is written out.
+        // Field by field, as in `give`: a record that is copied whole is loaded before its stores are done.
         let lower = self.get_mut(id);
         let Extent { tick, slot, .. } = *lower;
         let (state, movable) = (lower.state, lower.movable);
@@ -230,7 +227,7 @@ impl Extents {
         upper_id
     }
 
-    /// Joins an extent that is not filed with its upper neighbour, also not filed; `id` stays.
+    /// Joins an extent with its upper neighbour, neither of them filed; `id` stays.
     pub(crate) fn join(&mut self, id: Id) {
         let upper_id = self.get(id).next;
         let upper = *self.get(upper_id);
@@ -267,8 +264,8 @@ impl Extents {
         self.taken += self.get(id).bytes;
     }
 
-    /// Turns the block `id` into a hole behind `epoch`, one with neighbouring holes of the same slot, and those
-    /// that `covered` accepts, whose history is done. Gives the hole.
+    /// Turns the block `id` into a hole behind `epoch`. Merges it with neighbouring holes of the same slot, and with
+    /// those that `covered` says are done. Returns the hole.
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
         let Epoch { stream: slot, tick } = epoch;
@@ -317,8 +314,8 @@ impl Extents {
         at
     }
 
-    /// Merges the hole `id` with its upper neighbours as far as they are holes of one slot, or `covered` accepts
-    /// both: done, so that either history may stand for both.
+    /// Merges the hole `id` with the holes above it, while they are of one slot or `covered` says that both are done,
+    /// so that either history holds for both.
     pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
         loop {
             let extent = *self.get(id);
@@ -336,7 +333,7 @@ impl Extents {
         }
     }
 
-    /// Merges the hole `id` with its upper neighbour, a hole too, under a history later than both.
+    /// Merges the hole `id` with the hole above it, under an `epoch` that covers both.
     pub(crate) fn merge_as(&mut self, id: Id, epoch: Epoch) {
         let next = self.get(id).next;
         self.unfile(id);
@@ -347,7 +344,7 @@ impl Extents {
         self.file(id);
     }
 
-    /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
+    /// Cuts the hole `id` in two holes at offset `at` inside it; returns the upper.
     fn split_hole(&mut self, id: Id, at: u64) -> Id {
         self.unfile(id);
         let upper = self.cut(id, at);
@@ -356,8 +353,8 @@ impl Extents {
         upper
     }
 
-    /// Turns [`start`, `start + bytes`), which lies in consecutive holes from `id` on, into one block of `slot`,
-    /// whose stream runs behind them all; gives it. What is left over on either side stays a hole.
+    /// Turns [`start`, `start + bytes`) into one block of `slot` and returns it. Consecutive holes from `id` on cover
+    /// it, and `slot`'s stream runs behind all of them. What is left on either side stays a hole.
     pub(crate) fn take_window(
         &mut self,
         mut id: Id,
@@ -386,7 +383,7 @@ impl Extents {
         id
     }
 
-    /// Cuts the part [`start`, `end`) out of the gap `id`; gives it, which is filed nowhere.
+    /// Cuts [`start`, `end`) out of the gap `id` and returns it, filed nowhere.
     fn cut_gap(&mut self, mut id: Id, start: u64, end: u64) -> Id {
         if self.get(id).start < start {
             id = self.cut(id, start);
@@ -402,14 +399,14 @@ impl Extents {
         id
     }
 
-    /// Reserves that part for who maps it; gives it. [`Extents::retired`] makes it a gap again.
+    /// Reserves [`start`, `end`) of the gap `id` for a mapping and returns it. [`Extents::retired`] undoes that.
     pub(crate) fn reserve(&mut self, id: Id, start: u64, end: u64) -> Id {
         let id = self.cut_gap(id, start, end);
         self.get_mut(id).state = State::Reserved;
         id
     }
 
-    /// Turns that part into a hole with a history; gives it.
+    /// Turns [`start`, `end`) of the gap `id` into a hole behind `epoch` and returns it.
     pub(crate) fn map_gap(&mut self, id: Id, start: u64, end: u64, epoch: Epoch) -> Id {
         let id = self.cut_gap(id, start, end);
         let extent = self.get_mut(id);
@@ -419,7 +416,7 @@ impl Extents {
         id
     }
 
-    /// Turns [`start`, `end`) of the hole `id` into a retiring extent with the hole's history; gives it.
+    /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.
     pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
         let epoch = self.get(id).epoch();
         let id = self.take_window(id, start, end - start, epoch.stream);
@@ -427,7 +424,7 @@ impl Extents {
         id
     }
 
-    /// Turns the block `id`, whose memory is mapped elsewhere, into a stale extent with a history.
+    /// Turns the block `id`, whose memory is mapped elsewhere by now, into a stale extent behind `epoch`.
     pub(crate) fn vacate(&mut self, id: Id, epoch: Epoch) {
         let extent = self.get_mut(id);
         extent.state = State::Stale;
@@ -436,7 +433,7 @@ impl Extents {
         self.changes += 1;
     }
 
-    /// Turns a retiring or a reserved extent into a gap and merges it with neighbouring gaps; gives the gap.
+    /// Turns a stale or reserved extent into a gap, merges it with neighbouring gaps and returns the gap.
     pub(crate) fn retired(&mut self, id: Id) -> Id {
         let Extent { prev, next, .. } = *self.get(id);
         let extent = self.get_mut(id);

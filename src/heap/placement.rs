@@ -1,23 +1,23 @@
-//! Where a request goes when no hole is large enough: the place that needs the fewest new bytes.
+//! Where a request is mapped when no hole is large enough: where the fewest new bytes are needed.
 
 use std::cmp::Reverse;
 
 use super::{Extent, Extents, Id, NONE, State};
 
-/// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
+/// A window for a request over a gap and holes beside it, and the part of the gap to map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// The extent in which the window starts.
+    /// The extent that the window starts in.
     pub(crate) first: Id,
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     /// Offset of the gap bytes to map.
     pub(crate) map_from: u64,
-    /// Gap bytes to map, whole granules; 0 if there is no gap in the window.
+    /// Gap bytes to map, whole granules.
     pub(crate) to_map: u64,
-    /// Gap bytes beyond those, which may be mapped as well.
+    /// Other bytes of the gap, which may be mapped as well.
     pub(crate) spare: u64,
-    /// Whether those lie below the window, not above.
+    /// The spare bytes lie below the window, not above it.
     pub(crate) spare_below: bool,
 }
 
@@ -35,7 +35,7 @@ impl Placement {
         }
     }
 
-    /// The window with `extra` bytes of the gap more to map, no more than it has to spare.
+    /// Maps `extra` bytes more of the gap, of those to spare.
     pub(crate) fn widened(mut self, extra: u64) -> Self {
         self.to_map += extra;
         self.spare -= extra;
@@ -53,7 +53,7 @@ impl Placement {
         self.map_from + self.to_map
     }
 
-    /// The part of the window to map: from where to where.
+    /// Start and end of the window's part in the gap.
     pub(crate) fn mapped(&self) -> (u64, u64) {
         (self.start.max(self.map_from), self.end().min(self.map_to()))
     }
@@ -70,7 +70,8 @@ impl Placement {
     }
 }
 
-/// Of the `usable` holes beside `gap`, on the side of `next`, the last of up to `enough` bytes, and their bytes.
+/// Walks the `usable` holes beside `gap` in the direction of `next` until they have `enough` bytes. Returns the last
+/// hole and their bytes.
 fn holes_beside(
     extents: &Extents,
     gap: Id,
@@ -91,7 +92,7 @@ fn holes_beside(
     (last, bytes)
 }
 
-/// The windows around one gap, up to three: leaning on the holes below, on those above, on both.
+/// Up to three windows around one gap: with the holes below, with the holes above, with both.
 fn around(
     extents: &Extents,
     gap: Id,
@@ -118,7 +119,7 @@ fn around(
     let end = extent.end();
     let on_above = |to_map| place(gap, end - from_above, end - to_map, to_map);
     let fits = |need: u64| need > 0 && rounded(need) <= extent.bytes;
-    // What suffices by itself needs no gap.
+    // Holes that suffice by themselves need no gap.
     let leans = below > 0 && above > 0 && from_below > 0 && from_above > 0;
     [
         fits(from_below).then(|| on_below(rounded(from_below))),
@@ -127,8 +128,8 @@ fn around(
     ]
 }
 
-/// The window that needs the fewest bytes mapped beside `usable` holes; of equal ones the one that leans most, so
-/// that what is left over of the last granule lies in one piece, then the lowest.
+/// The window that maps the fewest bytes. Among equals, the one with the most hole bytes, so that the rest of the
+/// last granule is one piece; then the lowest.
 pub(crate) fn cheapest(
     extents: &Extents,
     bytes: u64,

@@ -1,23 +1,20 @@
-//! Sizes of slots: the classes that small blocks are rounded to, where a block of their own would
-//! cost too much.
+//! Size classes of slots, for small requests that waste too much of a block of their own.
 //!
-//! Classes are [`STEP`] apart up to 512 bytes, and from there sixteen a doubling: 32 apart up to
-//! 1024, 64 up to 2048, 128 up to [`MOST`]. Those that are multiples of [`UNIT`] are blocks and no
-//! slots, which leaves [`CLASSES`]. So whether a size is a slot's can be told from the size alone.
+//! Classes are [`STEP`] bytes apart up to 512 bytes, 32 up to 1024, 64 up to 2048, 128 up to [`MOST`]. Multiples
+//! of [`UNIT`] are blocks and no slots, which leaves [`CLASSES`]. So the size alone tells a slot from a block.
 //!
-//! A request becomes a slot where a block would have more than a sixteenth beyond what was asked for;
-//! a slot has no more than that from 256 bytes on, and a step below.
+//! A request becomes a slot if a block wastes more than a sixteenth of the request. A slot wastes at most that
+//! from 256 bytes on, and less than a step below.
 //!
 //! # Alignment
 //!
-//! The class of a request is a multiple of every power of two up to [`UNIT`] that divides the
-//! request: classes of a range are multiples of the range's spacing, and what is itself a multiple of
-//! the spacing is a class. A slab begins on a multiple of [`UNIT`], so a slot's address is such a
-//! multiple too, and of [`STEP`] at least.
+//! The class of a request is a multiple of every power of two up to [`UNIT`] that divides the request: each class is
+//! a multiple of the spacing of its range, and each multiple of the spacing is a class. A slab starts at a multiple
+//! of [`UNIT`]. So a slot's address is a multiple of the same powers of two, and of [`STEP`].
 
 use super::bins::UNIT;
 
-/// Distance of the smallest classes, and what every slot is aligned to.
+/// Distance of the smallest classes, and alignment of every slot.
 pub(crate) const STEP: u64 = 16;
 
 /// Largest request that may become a slot.
@@ -27,13 +24,13 @@ pub(crate) const CLASSES: usize = 64;
 
 const ENTRIES: usize = (MOST / STEP) as usize + 1;
 
-/// Whether a block of so many bytes, as rounded, is a slot.
+/// Whether a rounded size is that of a slot.
 #[inline(always)]
 pub(crate) const fn is_slot(bytes: u64) -> bool {
     !bytes.is_multiple_of(UNIT)
 }
 
-/// Distance of the classes around `bytes`.
+/// Distance of classes around `bytes`.
 const fn spacing(bytes: u64) -> u64 {
     match bytes {
         0..=512 => STEP,
@@ -43,11 +40,11 @@ const fn spacing(bytes: u64) -> u64 {
     }
 }
 
-/// What a request of `bytes`, up to [`MOST`], gets.
+/// Size for a request of `bytes`, up to [`MOST`].
 const fn of(bytes: u64) -> u64 {
     let block = bytes.next_multiple_of(UNIT);
     let slot = bytes.next_multiple_of(spacing(bytes));
-    // Of the requests that are looked up here, the smallest.
+    // The smallest request of this table entry.
     let asked = bytes - (STEP - 1);
     if (block - asked) * 16 > asked {
         slot
@@ -56,7 +53,7 @@ const fn of(bytes: u64) -> u64 {
     }
 }
 
-/// By request in steps, rounded up: what it gets, in steps.
+/// Sizes by request, both in steps.
 static ROUNDED: [u16; ENTRIES] = {
     let mut table = [0; ENTRIES];
     let mut at = 1;
@@ -67,7 +64,7 @@ static ROUNDED: [u16; ENTRIES] = {
     table
 };
 
-/// By slot in steps: its class.
+/// Classes by size in steps.
 static CLASS: [u8; ENTRIES] = {
     let mut table = [0; ENTRIES];
     let (mut at, mut class) = (1, 0);
@@ -83,7 +80,7 @@ static CLASS: [u8; ENTRIES] = {
     table
 };
 
-/// `bytes` as the pool rounds them; those of up to `most`, which is [`MOST`] or 0, may become slots.
+/// `bytes` as the pool rounds them; up to `most`, which is [`MOST`] or 0, they may become a slot.
 #[inline(always)]
 pub(crate) fn rounded(bytes: u64, most: u64) -> u64 {
     if bytes <= most {
@@ -100,7 +97,7 @@ pub(crate) fn class_of(slot: u64) -> usize {
     (CLASS.get((slot / STEP) as usize)).map_or(0, |&class| class as usize)
 }
 
-/// Fewest slots that fill whole units: a slab has a multiple of as many.
+/// Fewest slots that fill whole units: a slab has a multiple of that.
 pub(crate) fn batch(slot: u64) -> u64 {
     UNIT >> slot.trailing_zeros().min(UNIT.trailing_zeros())
 }

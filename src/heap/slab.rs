@@ -1,19 +1,18 @@
 //! Slabs: blocks cut into slots of one size, for small requests.
 //!
-//! A slab is a block of the core's like any other, which to everyone else is live: it is not moved
-//! and its handle not mapped elsewhere. Its slots are given out to lanes, whose caches hold free ones
-//! as they hold free blocks. What a cache gives up comes back here, each slot with a history of its
-//! own, the stream it was freed on and the tick; taking it follows the rules of holes.
+//! A slab is a live block of the pool: it is not moved, and its handle is not mapped elsewhere. Stream caches hold
+//! free slots like free blocks. A slot that a cache gives up comes back here with its own epoch, and is taken by the
+//! same rules as a hole.
 //!
 //! # Where slots come from
 //!
-//! From the slab at the lowest address that has one ready, first of those made for the requesting
-//! stream. So what is live gathers at low addresses and the others empty. A slab without a slot out
-//! goes back to the core at once, unless several streams still use it: a hole has one history. Then
-//! it goes when those are done, or when a request needs the memory and waits for them.
+//! A request takes a ready slot of the slab at the lowest address; slabs made for its stream come first. So live
+//! slots gather at low addresses and other slabs empty. An empty slab is freed at once, unless several streams still
+//! use it, as a hole has one epoch. Then it is freed once they are done, or when a request needs the memory and waits
+//! for them.
 //!
-//! A slab has as few slots as fill whole units, and more the more of its class are out: a quarter, up
-//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more.
+//! A slab has as few slots as fill whole units. It has more if many of its class are allocated: a quarter of them, up
+//! to [`MOST_SLOTS`], and up to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,24 +20,23 @@ use super::size_class::{batch, class_of};
 use super::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, ensure};
 use crate::seeded::seeded;
 
-/// Slots of a slab at most: bits of a word.
+/// Most slots of a slab: the bits of a word.
 pub(crate) const MOST_SLOTS: u64 = 64;
 
-/// Bytes of a slab at most, unless [`CHEAP_SLOTS`] are more.
+/// Most bytes of a slab, unless [`CHEAP_SLOTS`] are more.
 pub(crate) const SLAB_BYTES: u64 = 16 << 10;
 
-/// Slots among which the host's memory for a slab is small.
+/// Enough slots that a slab's host memory is small for each.
 pub(crate) const CHEAP_SLOTS: u64 = 16;
 
-/// A slot costs no more of the host: its part of the record, of the extent and of two places in a tree of keys.
+/// At most 64 bytes of host memory a slot: the record, the extent and two keys in a tree.
 const _: () = {
     let record = size_of::<Slab>() + size_of::<Extent>() + 2 * size_of::<Key>();
     assert!(record as u64 / CHEAP_SLOTS <= 64);
 };
 
-/// One slab. The record and its extent come to 15 bytes a slot where there are many.
 pub(crate) struct Slab {
-    /// The extent; `NONE` for a record that is spare.
+    /// `NONE` for a spare record.
     extent: Id,
     start: u64,
     bytes: u64,
@@ -46,7 +44,7 @@ pub(crate) struct Slab {
     owner: StreamIndex,
     /// Free slots by bit.
     free: u64,
-    /// Of a free slot: whose work its tick counts. Else who has it.
+    /// For a free slot, the stream that its tick counts for; else the stream that allocated it.
     streams: [StreamIndex; MOST_SLOTS as usize],
     ticks: [u64; MOST_SLOTS as usize],
 }
@@ -69,7 +67,7 @@ impl Slab {
         self.start + slot as u64 * self.bytes
     }
 
-    /// The slots that are free now.
+    /// The free slots.
     pub(crate) fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let above = |&free: &u64| Some(free & (free - 1)).filter(|&rest| rest != 0);
         let first = Some(self.free).filter(|&free| free != 0);
@@ -80,7 +78,7 @@ impl Slab {
         self.free_slots().map(|slot| self.history(slot))
     }
 
-    /// Offset, bytes, stream and whether it is free, of each slot in address order.
+    /// For each slot in address order: offset, bytes, stream, whether it is free.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u64, u64, StreamIndex, bool)> {
         (0..self.slots as usize).map(|slot| {
             let free = self.free >> slot & 1 == 1;
@@ -89,10 +87,10 @@ impl Slab {
     }
 }
 
-/// Owner, class, start: slabs are taken from in this order.
+/// Owner, class, start and record of a slab: requests look at slabs in this order.
 type Key = (StreamIndex, usize, u64, Id);
 
-/// A free slot: its slab, its place there, and its history.
+/// A free slot: its slab, its number there, and its history.
 pub(crate) type Found = (Id, usize, Epoch);
 
 #[derive(Default)]
@@ -100,14 +98,14 @@ pub(crate) struct Slabs {
     table: Vec<Slab>,
     spare: Vec<Id>,
     partial: BTreeSet<Key>,
-    /// Slots out, by class.
+    /// Allocated slots by class.
     out: Vec<u64>,
     free_bytes: u64,
-    /// Free slots by the stream of their history.
+    /// Free slots by the stream of their epoch.
     of_stream: Vec<u64>,
 }
 
-/// Counts one more, or one less, of the kind `at`.
+/// Adds one to the count `at`, or takes one away.
 fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
     if counts.len() <= at {
         counts.resize(at + 1, 0);
@@ -117,12 +115,12 @@ fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
 }
 
 impl Slabs {
-    /// Bytes in slots that are free to all.
+    /// Bytes in free slots.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
 
-    /// Whether no free slot waits for `stream`.
+    /// Whether no free slot waits for work of `stream`.
     pub(crate) fn has_none(&self, stream: StreamIndex) -> bool {
         self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)
     }
@@ -132,7 +130,7 @@ impl Slabs {
         self.partial.iter().flat_map(|key| self.get(key.3).epochs())
     }
 
-    /// The slabs without a slot out: several streams still use each, or it would have gone back.
+    /// The slabs that are empty, but that several streams still use.
     pub(crate) fn mixed(&self) -> Vec<Id> {
         let ids = self.partial.iter().map(|key| key.3);
         let is_empty = |&id: &Id| {
@@ -146,7 +144,7 @@ impl Slabs {
         &self.table[id as usize]
     }
 
-    /// The first free slot of `bytes` with a `usable` history, of up to `looks` slabs of each of `owners` in turn.
+    /// The first free slot of `bytes` with a `usable` epoch. Looks at up to `looks` slabs of each owner in turn.
     pub(crate) fn find(
         &self,
         bytes: u64,
@@ -171,7 +169,7 @@ impl Slabs {
         used.map(|(id, slab)| (slab.extent, id)).collect()
     }
 
-    /// Slots of the next slab of slots of `bytes`.
+    /// How many slots of `bytes` the next slab has.
     pub(crate) fn wanted(&self, bytes: u64) -> u64 {
         let least = batch(bytes);
         let most = (SLAB_BYTES / bytes).clamp(CHEAP_SLOTS, MOST_SLOTS) / least * least;
@@ -180,7 +178,7 @@ impl Slabs {
         part.clamp(least, most.max(least))
     }
 
-    /// Makes a slab for the stream of `epoch` of a block, which was free behind that.
+    /// Makes a slab of a block that was free behind `epoch`, for the stream of that.
     pub(crate) fn add(&mut self, block: Grant, bytes: u64, slots: u64, epoch: Epoch) -> Id {
         let owner = epoch.stream;
         let slab = Slab {
@@ -219,7 +217,7 @@ impl Slabs {
         Grant { id, offset }
     }
 
-    /// Takes the slot at `offset` back; gives whether none of the slab is out now.
+    /// Frees the slot at `offset`; true if the slab is empty now.
     pub(crate) fn give(&mut self, id: Id, offset: u64, stream: StreamIndex, tick: u64) -> bool {
         let slab = &mut self.table[id as usize];
         let slot = ((offset - slab.start) / slab.bytes) as usize;
@@ -235,7 +233,7 @@ impl Slabs {
         slab.free == slab.all()
     }
 
-    /// Takes a slab without a slot out from the books; gives its extent.
+    /// Removes an empty slab; returns its extent.
     pub(crate) fn remove(&mut self, id: Id) -> Id {
         let slab = &mut self.table[id as usize];
         self.partial.remove(&slab.key(id));
@@ -247,7 +245,7 @@ impl Slabs {
         std::mem::replace(&mut slab.extent, NONE)
     }
 
-    /// Whether the books are whole, where `open_tick` is the tick that a stream's next record ends.
+    /// Checks that all books agree; `open_tick` returns the tick that a stream's next record closes.
     pub(crate) fn check(
         &self,
         extents: &Extents,

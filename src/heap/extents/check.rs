@@ -1,4 +1,4 @@
-//! Whether the table of extents and the indexes over it are whole.
+//! Checks of the table of extents and its indexes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::heap::ensure;
 use crate::heap::extent::NIL;
 
 impl Extents {
-    /// Every record is an extent of the list or spare, once.
+    /// Checks that every record is in the list or spare, once.
     fn check_records(&self) -> Result<(), String> {
         let listed = self.iter().map(|(id, _)| id);
         let mut records: Vec<Id> = listed.chain(self.spare.iter().copied()).collect();
@@ -24,7 +24,7 @@ impl Extents {
         )
     }
 
-    /// Whether extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
+    /// Checks that extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
         let (mut at, mut prev, mut taken) = (0, NONE, 0);
         let (mut holes, mut gaps) = (Vec::new(), BTreeMap::new());
