@@ -1,7 +1,6 @@
-//! The heart of a pool: the heap, the arena, the streams, and what takes a hole for a request.
+//! What the pool's lock guards: the heap, the arena, the streams. How a hole is taken and freed.
 //!
-//! Everything here runs under the pool's lock, and nothing here but a wait of one stream for another calls
-//! the driver: see `job`.
+//! Everything here runs under that lock. No function here calls the driver, but for waits between streams: see `job`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -25,30 +24,30 @@ use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
-    /// The stream is a gate, whose blocks are segments of a graph's memory.
+    /// The stream is a graph's gate: its blocks are segments of the graph's memory.
     pub(super) gate: bool,
-    /// Held by every lane of the slot, which another stream may have once all are gone.
+    /// Every lane of the slot holds it. Another stream may have the slot once none does.
     pub(super) hold: Weak<()>,
 }
 
-/// What jobs under way have of the pool: bytes promised, and free memory held.
+/// Bytes promised to jobs under way, and free memory that they hold.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
-    /// Jobs that may leave more memory than there is now.
+    /// Jobs under way that may free memory.
     pub(super) jobs: u64,
-    /// Of such, how many have ended.
+    /// How many such jobs have ended.
     pub(super) ended: u64,
     /// Bytes of handles to be made, which count against the limit.
     pub(super) to_create: u64,
-    /// Bytes of the blocks that mappings are for.
+    /// Bytes of the requests that mappings are made for.
     pub(super) wanted: u64,
     /// Bytes of free memory held, which count as allocated.
     pub(super) held: u64,
-    /// Bytes that growing buffers are giving back.
+    /// Bytes that growing buffers are about to free.
     pub(super) leaving: u64,
 }
 
-/// Free memory that a job holds, and its history.
+/// Free memory that a job holds, and the work that it waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
     pub(super) id: Id,
@@ -70,35 +69,35 @@ pub(crate) struct Core {
     pub(super) pace: Pace,
     /// By slot; `FRESH` has none.
     pub(super) streams: Vec<Option<StreamState>>,
-    /// Old places of remapped frames, in the order in which they are looked at.
+    /// Stale mappings of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
     pub(super) under_way: UnderWay,
     pub(super) steps: Steps,
-    /// Steps not told to the application's subscriber yet.
+    /// Steps that the application's subscriber has not been told yet.
     pub(super) told: Vec<Told>,
-    /// Changes of the heap until holes were unified last.
+    /// [`Extents::changes`] when [`Core::unify`] ran last.
     pub(super) unified: u64,
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
     pub(super) peak_reserved: u64,
     /// Bytes in blocks, caches included.
     pub(super) active: Gauges,
-    /// Bytes held, as somebody who read figures saw them last.
+    /// Bytes held, when statistics were last read.
     pub(super) reserved: Gauges,
-    /// Free bytes in handles that also hold blocks, likewise.
+    /// Free bytes in handles that also hold blocks, when statistics were last read.
     pub(super) inactive_split: Gauges,
-    /// Most of them since the pool was made.
+    /// Most bytes in blocks since the pool was made.
     pub(super) peak_taken: u64,
-    /// The joint peak of live bytes as it was noted last, and most bytes in blocks until then.
+    /// The joint peak of live bytes when it was last noted, and the most bytes in blocks until then.
     pub(super) seen: (u64, u64),
-    /// Requests until that may be noted again.
+    /// Requests until the joint peak may be noted again.
     pub(super) unread: u64,
-    /// Blocks on their way from a cache into the heap or back; empty between calls.
+    /// Blocks that move between a cache and the heap; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
-    /// Sizes that stream caches missed again and again last, whose blocks are kept together.
+    /// Sizes that stream caches lately missed several times in a row: their blocks stay in batches.
     pub(super) wanted: [u64; 4],
     pub(super) slabs: Slabs,
-    /// The pool sleeps, or is on its way: nothing is handed out, mapped or given back.
+    /// The pool sleeps or falls asleep: it serves no request, maps nothing and frees no handle.
     pub(super) asleep: bool,
 }
 
@@ -123,7 +122,7 @@ impl CoreLock {
     }
 }
 
-/// Whether nothing queued uses the hole, as far as is known without asking the driver.
+/// Whether the work up to `epoch` is known to be done, without asking the driver.
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
     let early = u64::from(seeded!("done-a-record-early"));
     let stream = streams[epoch.stream as usize].as_ref();
@@ -173,7 +172,7 @@ impl Core {
         self.arena.granule()
     }
 
-    /// Bytes of the handles that blocks lie in: those of growing buffers lie elsewhere.
+    /// Bytes of the arena's handles, without those of growing buffers.
     pub(crate) fn in_arena(&self) -> u64 {
         self.reserved() - self.grown()
     }
@@ -190,12 +189,12 @@ impl Core {
         self.config.limit.unwrap_or(u64::MAX)
     }
 
-    /// What the pool is to stay within, soft limit or not.
+    /// The lower of the limit and the soft limit.
     pub(super) fn most(&self) -> u64 {
         self.limit().min(self.soft_limit())
     }
 
-    /// A slot for a stream, kept while someone has the hold that comes with it.
+    /// A slot for a stream, and the hold that keeps it: once nobody has that, another stream may get the slot.
     pub(crate) fn add_stream(
         &mut self,
         timeline: &Arc<Timeline>,
@@ -209,7 +208,7 @@ impl Core {
         };
         let is_free = |&slot: &StreamIndex| {
             let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
-            // What jobs hold waits for work of some stream.
+            // Memory that a job holds waits for some stream's work.
             let no_hole = self.extents.has_none(slot) && self.slabs.has_none(slot);
             let idle = self.under_way.jobs == 0 && no_hole && retiring.all(|of| of != slot);
             let left = self.streams[slot as usize].as_ref();
@@ -224,17 +223,18 @@ impl Core {
         (slot, hold)
     }
 
-    /// Whether work queued on `slot`'s stream from now on runs behind `epoch`.
+    /// Whether work that `slot`'s stream is given from now on runs behind `epoch`.
     pub(super) fn is_behind(&self, slot: StreamIndex, epoch: Epoch) -> bool {
         epoch.tick <= self.covered(slot, epoch.stream)
     }
 
-    /// As [`Core::is_behind`], also where the pool may not use what it knows to be done: it may still be merged.
+    /// As [`Core::is_behind`], and work known to be done counts even if the pool is set not to use that: memory may
+    /// be merged all the same.
     pub(super) fn is_ordered(&self, slot: StreamIndex, epoch: Epoch) -> bool {
         self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
 
-    /// The last tick of `owner`'s stream that `slot`'s is known to run behind, without asking the driver.
+    /// The last tick of `owner`'s stream that `slot`'s stream is known to run behind, without asking the driver.
     pub(super) fn covered(&self, slot: StreamIndex, owner: StreamIndex) -> u64 {
         if owner == slot || owner == FRESH {
             return u64::MAX;
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    /// Takes `bytes` from the front of the hole `id`.
+    /// Allocates the first `bytes` of the hole `id`.
     #[inline(always)]
     pub(super) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Grant {
         self.extents.take(id, bytes, slot);
@@ -288,7 +288,7 @@ impl Core {
         self.config.cache_bytes.unwrap_or(part.max(least))
     }
 
-    /// Frees a block with the history (`slot`, `tick`).
+    /// Frees a block that work of `slot`'s stream may use up to `tick`.
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
         let streams = &self.streams;
         self.extents.give(id, Epoch::new(slot, tick), |extent| {
@@ -296,14 +296,14 @@ impl Core {
         });
     }
 
-    /// Frees what a job held as it was.
+    /// Frees memory that a job held, to be as it was before.
     pub(super) fn let_go(&mut self, held: &Held) {
         self.under_way.held -= held.bytes;
         self.give(held.id, held.epoch.stream, held.epoch.tick);
     }
 
-    /// Joins a block to be freed with the `run` of neighbours, likewise, or frees those; gives the run
-    /// that is left to be freed. Each is an extent and the tick of its last use on `slot`'s stream.
+    /// Joins a block that is to be freed with `run`, a neighbour that is to be freed too; frees `run` if the two do
+    /// not touch. Returns what is left to free. Each is an extent and its last tick on `slot`'s stream.
     pub(crate) fn give_with(
         &mut self,
         run: Option<(Id, u64)>,
@@ -323,7 +323,7 @@ impl Core {
         (lower, latest.max(tick))
     }
 
-    /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
+    /// Frees the last `bytes` of a block, not all of it, as [`Core::give`] does.
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before - bytes);
@@ -332,8 +332,8 @@ impl Core {
         self.give(rest, slot, tick);
     }
 
-    /// Lets the block `id` have the `bytes` behind it, if they are free and `slot`'s stream runs behind who had
-    /// them. No wait is made here: under capture its graph would make it.
+    /// Adds to the block `id` the `bytes` behind it, if they are free and `slot`'s stream runs behind their last use.
+    /// Makes no wait: under capture, the graph's launches would make it.
     pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
         let waits = self.waits_to_grow(id, bytes, slot);
         let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
@@ -348,14 +348,14 @@ impl Core {
         true
     }
 
-    /// Merges neighbouring holes of all streams that `slot`'s stream runs behind; gives what it would have
-    /// to wait for so that no two are left.
+    /// Merges neighbouring holes of all streams, if `slot`'s stream runs behind both. Returns what it has to wait for
+    /// before the others can merge.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         let mut holes = self.holes_from(0);
         holes.sort_unstable();
         for id in holes {
-            // Unless a lower one has taken it in.
+            // A lower hole may have taken it in.
             while self.extents.get(id).state == State::Free
                 && let Some((_, upper)) = self.hole_behind(id)
             {
@@ -374,23 +374,23 @@ impl Core {
         lacking
     }
 
-    /// Whether another look at all holes pays: they are few, or enough changed since all were unified last.
+    /// Whether it pays to look at all holes: they are few, or enough have changed since [`Core::unify`].
     pub(super) fn has_changed(&self) -> bool {
         self.extents.holes() <= self.extents.changes() - self.unified + UNIFIED_AT_ONCE
     }
 
-    /// The tick that the next record on `slot`'s stream ends.
+    /// The tick that the next record on `slot`'s stream closes.
     pub(super) fn open_tick(&self, slot: StreamIndex) -> u64 {
         let state = self.streams[slot as usize].as_ref();
         state.map_or(0, |state| state.timeline.open_tick())
     }
 
-    /// Merges the hole `id` with those above it, as far as the work of all is known to be done.
+    /// Merges the hole `id` with the holes above it while the work of each is known to be done.
     pub(super) fn merge_done_from(&mut self, id: Id) {
         (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch()));
     }
 
-    /// As [`Core::merge_done_from`], from what lies behind the block `id`.
+    /// As [`Core::merge_done_from`], from the extent behind the block `id`.
     pub(super) fn merge_behind(&mut self, id: Id) {
         let next = self.extents.get(id).next;
         if next != NONE {
@@ -398,7 +398,7 @@ impl Core {
         }
     }
 
-    /// The last work of each stream that holes and old mappings wait for.
+    /// For each stream, the last work that holes and stale mappings wait for.
     pub(super) fn last_epochs(&self) -> Vec<Epoch> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
@@ -411,7 +411,7 @@ impl Core {
         each.map(|(slot, tick)| Epoch::new(slot, tick)).collect()
     }
 
-    /// Takes the memory out, with the ticks of streams that the free part of it waits for.
+    /// Takes the arena out, and the work that its free memory waits for.
     pub(crate) fn take_apart(&mut self) -> (Arena, Vec<(Arc<Timeline>, u64)>) {
         let last = (self.last_epochs().into_iter()).chain(self.slabs.histories());
         let ticks = last.filter_map(|it| Some((self.timeline(it.stream)?, it.tick)));
@@ -420,7 +420,7 @@ impl Core {
         (self.arena.take(), ticks)
     }
 
-    /// Whether the books are whole; for checks.
+    /// Checks that all books agree; for tests.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         let frames = self.arena.check()?;

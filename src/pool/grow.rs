@@ -1,8 +1,8 @@
-//! Mapping memory for a request: idle handles that are mapped elsewhere, and new ones.
+//! Maps memory for a request: idle handles that are mapped elsewhere, and new ones.
 //!
-//! A mapping reserves the addresses to map and holds the idle handles to be mapped there and the free
-//! memory that the block leans on: see `job`. After a failure what was made stays, as free memory, and
-//! the rest is as it was.
+//! A mapping is a job (`job`). It reserves addresses, and holds the idle handles to map there and the holes beside
+//! them that become part of the block. After a failure, memory mapped so far stays as free memory; the rest is as it
+//! was.
 
 use super::ask::{self, Questions};
 use super::config::HandleSize;
@@ -20,11 +20,11 @@ struct Moving {
     held: Held,
     at: IdleFrame,
     to: u64,
-    /// It was mapped there before, and still is.
+    /// A kept mapping is there already.
     stands: bool,
 }
 
-/// A mapping that was begun, for a request of a stream or for nobody.
+/// A mapping under way, for a request of a stream or for the pool itself.
 pub(crate) struct Mapping {
     stream: StreamIndex,
     waits: Questions,
@@ -33,11 +33,11 @@ pub(crate) struct Mapping {
     reserved: Id,
     /// Kept mappings in the way.
     clear: Vec<Kept>,
-    /// What the block has of free memory beside them, in address order.
+    /// Holes beside the mapping that become part of the block, in address order.
     lean: Vec<Held>,
-    /// The handles mapped from the first of them on.
+    /// Idle handles, mapped from the start of the mapping on.
     moving: Vec<Moving>,
-    /// Bytes of new handles, behind those.
+    /// Bytes of new handles, mapped behind the idle ones.
     to_create: u64,
     /// Most bytes of a new handle.
     largest: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Mapping {
     done: Done,
 }
 
-/// How far a mapping came: of the mappings to clear those taken down, of the handles those mapped elsewhere, new ones.
+/// How far a mapping came: mappings cleared, handles mapped elsewhere, handles made.
 #[derive(Default)]
 struct Done {
     cleared: usize,
@@ -73,7 +73,7 @@ impl Mapping {
 }
 
 impl Core {
-    /// Bytes that may be created now.
+    /// Bytes that new handles may have now.
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
         let times = 1 + u64::from(seeded!("limit-counted-twice"));
@@ -82,33 +82,33 @@ impl Core {
         self.limit().saturating_add(up).saturating_sub(held) / granule * granule
     }
 
-    /// Bytes that mappings under way will have made.
+    /// Bytes of new handles that jobs under way will make.
     pub(super) fn promised(&self) -> u64 {
         self.under_way.to_create * u64::from(!seeded!("growth-under-way-not-counted"))
     }
 
-    /// Bytes that may be created without looking for idle memory first.
+    /// Bytes that new handles may have before the pool looks for idle ones.
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
         if reserved.saturating_add(ahead) > self.soft_limit() {
             return 0;
         }
-        // What is promised will be taken by then.
+        // What is promised will be allocated by then.
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
         let allowance = peak.saturating_add(self.pace.slack(peak, self.most()));
         allowance.saturating_sub(reserved - self.grown())
     }
 
-    /// Bytes in blocks; what jobs hold is free.
+    /// Bytes in blocks; memory that jobs hold is free.
     pub(super) fn live(&self) -> u64 {
         self.extents.taken() - self.under_way.held
     }
 
-    /// Begins to map new memory for `bytes`, before any stream waits or caches are emptied: while the pool is small
-    /// and several streams use it, for a `crowded` lane within the slack over the peak, which counts what such lanes
-    /// keep, and beside free blocks that are still `used` within the slack over what was live.
+    /// Begins to map new memory for `bytes` before any stream waits or caches are emptied. It does so in a small pool
+    /// of several streams; for a `crowded` lane within the slack over the peak, which counts what such lanes keep;
+    /// and if other streams still use free blocks (`used`), within the slack over what was live.
     pub(super) fn begin_overlapping(
         &mut self,
         stream: StreamIndex,
@@ -128,8 +128,7 @@ impl Core {
         self.begin_mapping(stream, placement, &[])
     }
 
-    /// Begins to map what `placement` lacks, of which so much as `idle` handles do not have may be made. Frames of
-    /// one hole ascend.
+    /// Begins to map `placement`: the `idle` handles, and new ones for the rest. Frames of one hole ascend.
     pub(super) fn begin_mapping(
         &mut self,
         stream: StreamIndex,
@@ -142,17 +141,16 @@ impl Core {
         let to_create = placement.to_map - total(idle);
         let (mut moving, mut place) = (Vec::new(), from);
         for (held, at) in self.hold_frames(idle, stream) {
-            let (to, stands) = (place, false);
-            place += at.frame.bytes;
             moving.push(Moving {
                 held,
                 at,
-                to,
-                stands,
+                to: place,
+                stands: false,
             });
+            place += at.frame.bytes;
         }
         let clear = self.clear(from, to, &mut moving);
-        // A kept mapping lies in one gap, but may reach beyond what is to be mapped.
+        // A kept mapping lies in one gap, but may reach beyond the part to map.
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
         let highest = clear.first().map_or(to, |kept| kept.end().max(to));
         let reserved = self.extents.reserve(gap, lowest, highest);
@@ -181,8 +179,8 @@ impl Core {
         })
     }
 
-    /// Keeps the mappings in [`from`, `to`) no more; gives them, the highest first, but for those of handles that
-    /// go right there.
+    /// Takes the kept mappings in [`from`, `to`) from the arena's list. Returns them, the highest first, without
+    /// those of handles that are to be mapped at that very place.
     fn clear(&mut self, from: u64, to: u64, moving: &mut [Moving]) -> Vec<Kept> {
         let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
         for kept in &clear {
@@ -196,7 +194,7 @@ impl Core {
         clear
     }
 
-    /// Holds the free bytes from `start` to `end`, each hole by itself; `at` is at or before the first.
+    /// Holds the free bytes from `start` to `end`, each hole by itself, sought upwards from `at`.
     fn hold_free(
         &mut self,
         mut at: Id,
@@ -216,7 +214,7 @@ impl Core {
         free
     }
 
-    /// Ends a mapping: books what was made, and takes the block. `None` where the device has not so much.
+    /// Ends a mapping: books the handles and allocates the block. `None` if the device has too little memory.
     pub(super) fn end_mapping(
         &mut self,
         mut mapping: Mapping,
@@ -225,7 +223,6 @@ impl Core {
         self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
-        // What is mapped begins there or above.
         let lowest = self.extents.retired(mapping.reserved);
         self.end_clearing(&mapping);
         for moving in &mapping.moving[..mapping.done.moved] {
@@ -242,17 +239,16 @@ impl Core {
         if !error.is_device_exhausted() {
             return Err(error);
         }
-        // More than the request lacks may have been asked for: its next attempt asks for no more.
+        // This may have asked for more than the request lacks. The next attempt does not.
         self.pace.exhausted();
-        // Of nobody's mapping the caller is told why.
-        if mapping.placement.bytes > 0 {
-            Ok(None)
-        } else {
-            Err(error)
+        // A mapping for no request fails with the error.
+        match mapping.placement.bytes {
+            0 => Err(error),
+            _ => Ok(None),
         }
     }
 
-    /// Books which kept mappings are gone, and keeps the others as before.
+    /// Books the kept mappings that are gone, and keeps the others.
     fn end_clearing(&mut self, mapping: &Mapping) {
         let (gone, left) = mapping.clear.split_at(mapping.done.cleared);
         for kept in gone {
@@ -263,14 +259,14 @@ impl Core {
                 self.retire_again(kept.start, kept.bytes);
             }
         }
-        // Its handle is held, so that nobody gives it up.
+        // Their handles are held, so no job releases them.
         let unmoved = mapping.moving[mapping.done.moved..].iter();
         for moving in unmoved.filter(|it| it.stands) {
             self.arena.keep(moving.to);
         }
     }
 
-    /// Books an idle handle where it is mapped now, as free memory, and its old place as stale.
+    /// Books an idle handle as free memory where it is mapped now, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
         let Moving { held, at, .. } = moving;
         let bytes = at.frame.bytes;
@@ -288,8 +284,8 @@ impl Core {
         self.map(moving.to, bytes, epoch);
     }
 
-    /// Books new handles as free memory, in one hole with what is free above, as a request looks for one
-    /// hole first; gives why one was not mapped.
+    /// Books new handles as free memory, merged with the free memory above, as requests look for one hole. Returns
+    /// the error of a handle that was not mapped.
     fn book_made(&mut self, made: Vec<Made>) -> Option<Error> {
         let from = made.first()?.offset;
         let (mut end, mut error) = (from, None);
@@ -312,7 +308,7 @@ impl Core {
         error
     }
 
-    /// Takes the block of a mapping: what was mapped, at `lowest` or above, and what was held beside it.
+    /// Allocates the block of a mapping: what was mapped, at `lowest` or above, and the holes held beside it.
     fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
         if mapping.placement.bytes == 0 {
             return None;
@@ -331,7 +327,7 @@ impl Core {
         Some(self.granted(id))
     }
 
-    /// Maps new memory at [`from`, `to`) of a gap, under the lock. What was mapped before a failure stays.
+    /// Maps new memory at [`from`, `to`) of a gap, under the lock. After a failure, what was mapped stays.
     pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
         let placement = Placement {
             bytes: 0,
@@ -345,14 +341,14 @@ impl Core {
         Ok(())
     }
 
-    /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
+    /// Books [`at`, `at + bytes`) of a gap as a hole and returns it.
     pub(super) fn map(&mut self, at: u64, bytes: u64, epoch: Epoch) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
         Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }
 
-    /// Most bytes of a new handle. Adaptive: a part of what the pool holds, or of the block if that is more, so
-    /// that the number of handles, by which growing and remapping cost, stays in the low thousands.
+    /// Most bytes of a new handle. Adaptive: a part of the pool, or of the block if that is more. So the number of
+    /// handles, which sets the cost of growing and remapping, stays in the low thousands.
     pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
         let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
@@ -365,7 +361,7 @@ impl Core {
         }
     }
 
-    /// Bytes of a new handle at least, where a GPU has memory to spare.
+    /// Least bytes of a new handle, if a GPU has memory to spare.
     fn least_handle(&self, left: u64) -> u64 {
         let held = self.in_arena().saturating_add(left);
         match self.config.handles {
@@ -374,8 +370,8 @@ impl Core {
         }
     }
 
-    /// The placement with so much more of its gap to map that its new handles are of that size, if the pool may
-    /// hold as much.
+    /// Widens the placement so that its new handles are whole ones of [`Core::least_handle`], if the pool may hold
+    /// that.
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
@@ -387,11 +383,11 @@ impl Core {
     }
 }
 
-/// Makes handles of up to `largest` bytes for all `bytes` from the offset `at` on, up to one that the driver would
-/// not map. All of `made` is for the arena to adopt.
+/// Makes handles of up to `largest` bytes for all `bytes` from the offset `at` on, up to one that the driver does not
+/// map. The arena has to adopt all of `made`.
 ///
 /// # Errors
-/// What the driver said where it would not make one.
+/// What the driver said if it does not make one.
 pub(super) fn make_handles(
     site: &Site,
     (at, bytes): (u64, u64),

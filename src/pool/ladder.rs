@@ -1,9 +1,9 @@
-//! The ladder: what is tried for a request that its stream's cache cannot serve, in order.
+//! The ladder: the steps tried, in order, for a request that its stream's cache cannot serve.
 //!
-//! Each step is a function that looks at the heap under the pool's lock and says what next. What calls the
-//! driver or waits is a job, for which the lock is let go: see `job`. A request for a slot climbs as one
-//! for a block does, and looks for a slot, or for the memory of a slab. The last step asks for help, of what layers above
-//! and the application registered (`pressure`); where there is none, the request is an error.
+//! Each step is a function that looks at the heap under the pool's lock and says what comes next. Driver calls and
+//! waits are jobs, which run without the lock: see `job`. A request for a slot looks for a slot, or for the memory of
+//! a slab. The last step calls what layers above and the application registered (`pressure`). If that frees nothing,
+//! the request fails.
 
 mod steps;
 
@@ -25,30 +25,30 @@ use crate::heap::{Epoch, Grant, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::pause;
 
-/// Rank of what moves memory before handles are mapped elsewhere; below all steps.
+/// Rank of moving memory before handles are mapped elsewhere; below all registered steps.
 const MOVES_FIRST_RANK: u8 = 0;
 
 type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
 
-/// All steps, each tried if those before did not serve the request.
+/// All steps, each tried if the steps before it did not serve the request.
 const LADDER: &[Step] = &[
-    // What is ready: no driver call.
+    // Memory that is ready.
     steps::ready,
     steps::how_far,
     steps::overlap,
-    // What waits on the device: blocks that others still use, other caches, and holes of other streams.
+    // Waits on the device: for blocks that other streams still use, other caches, holes of other streams.
     steps::used,
     steps::caches,
     steps::merged,
     steps::waiting,
-    // What is mapped: new handles up to the slack over the peak, then idle ones.
+    // Mappings: new handles up to the slack over the peak, then idle ones.
     steps::ask_of_old,
     steps::reap,
     steps::map,
     steps::all_used,
 ];
 
-/// What is done after those, before the request fails, the cheap things first.
+/// The steps after those, before the request fails; cheap ones first.
 const MEASURES: &[Step] = &[
     steps::pending_too,
     steps::unify,
@@ -60,13 +60,13 @@ const MEASURES: &[Step] = &[
 enum Turn {
     Served(Grant),
     Then(Then),
-    /// This is to be done without the lock.
+    /// Run this without the lock.
     Work(Box<Job>, Then),
-    /// So many handles would be mapped elsewhere: who moves memory is asked first.
+    /// Try to move memory first, in place of mapping this many handles elsewhere.
     Moves(u64),
-    /// The registered steps are asked.
+    /// Call the registered steps.
     Relief,
-    /// What others have under way ends first, then from the first step on.
+    /// Wait until a job of another thread ends, then start again.
     Wait,
 }
 
@@ -74,14 +74,13 @@ enum Turn {
 #[derive(Clone, Copy)]
 enum Then {
     Next,
-    /// With the next step, but the pool looks again first: on the ladder for what is ready, after a measure for a
-    /// place to map.
+    /// Next, but after another look: for ready memory on the ladder, for a place to map among the measures.
     Look,
     Again,
     Restart,
 }
 
-/// The step `at`, or what the pool `looks` at before it.
+/// The step `at`, or the step by which the pool `looks` again before it.
 fn step(at: usize, looks: bool) -> Option<Step> {
     match looks {
         true if at <= LADDER.len() => Some(steps::ready),
@@ -90,24 +89,24 @@ fn step(at: usize, looks: bool) -> Option<Step> {
     }
 }
 
-/// A request on its way up.
+/// A request on the ladder.
 struct Climb<'a> {
     lane: &'a Lane,
     bytes: u64,
     requested: u64,
-    /// The registered steps may be asked.
+    /// The registered steps may be called.
     helped: bool,
-    /// Bytes of the block it looks for: for a slot, of a slab.
+    /// Bytes of the block to find: for a slot, those of a slab.
     size: u64,
     terms: Terms,
-    /// Bytes that the device had back from the pool when it refused memory last.
+    /// Bytes that the pool had released to the device when the device last refused memory.
     given_back: u64,
-    /// Who moves memory may be asked.
+    /// Memory may be moved first.
     may_move: bool,
     caches_looked_at: u32,
-    /// Waits to be made without the lock before one is made under it.
+    /// Waits to make without the lock before one is made under it.
     waits_left: u32,
-    /// Someone made room for it.
+    /// A registered step made room.
     relieved: bool,
 }
 
@@ -128,7 +127,6 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// As at first, but for whom it has asked.
     fn restart(&mut self, core: &Core) {
         if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
@@ -137,8 +135,8 @@ impl<'a> Climb<'a> {
         self.terms.pending = core.config.reuse.device_wait;
     }
 
-    /// What the device refused it would refuse again, unless it was given something since. Requests would else wait
-    /// for each other's vain attempts without end.
+    /// The device would refuse memory again, unless the pool released some since. Without this, requests wait for
+    /// each other's failing attempts without end.
     fn look_for_given_back(&mut self, core: &Core) {
         self.terms.refused &= self.given_back == core.arena.flow().1;
     }
@@ -147,7 +145,7 @@ impl<'a> Climb<'a> {
         self.lane.slot
     }
 
-    /// Of a block granted, what the request is for: itself, or the first slot of a slab made of it.
+    /// The block itself, or for a slot the first slot of a slab made of the block.
     fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
         match is_slot(self.bytes) {
             true => Some(core.make_slab(self.stream(), grant?, self.bytes)),
@@ -155,8 +153,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Has `waits` be made without the lock, and the step be taken again: what it takes is ready then, unless
-    /// others were faster. Where they were each time, makes the waits here, under the lock.
+    /// Makes `waits` without the lock, then repeats the step: its memory is ready then, unless another thread took
+    /// it. After several such times it makes the waits here, under the lock.
     fn wait(&mut self, core: &mut Core, waits: Questions) -> Result<Option<Turn>> {
         if waits.is_empty() || self.waits_left == 0 {
             return ask::put(&waits, &mut core.steps.waits).map(|()| None);
@@ -169,7 +167,7 @@ impl<'a> Climb<'a> {
         self.waits_left < WAITS_WITHOUT_THE_LOCK
     }
 
-    /// Empties all caches into the heap; whether there was anything.
+    /// Empties all caches into the heap; true if they had anything.
     fn drain(&self, core: &mut Core) -> bool {
         let any = self.lane.shared.drain(None, core);
         if any {
@@ -178,7 +176,7 @@ impl<'a> Climb<'a> {
         any
     }
 
-    /// Counts what the request was served, or gives it back where its lane has ended.
+    /// Counts the served request, or frees its memory if the lane has ended.
     fn served(&self, mut core: CoreGuard<'_>, grant: Grant) -> Result<Option<Grant>> {
         if self.relieved {
             core.count(Told::Relieved(self.bytes));
@@ -209,7 +207,7 @@ impl Shared {
         })
     }
 
-    /// As [`Shared::acquire`], `helped` from above or not; `None` where memory is short.
+    /// As [`Shared::acquire`], with the registered steps if `helped`; `None` if memory is short.
     pub(super) fn try_acquire(
         &self,
         lane: &Lane,
@@ -222,7 +220,7 @@ impl Shared {
         found
     }
 
-    /// Climbs until the request is served, or the steps are at an end.
+    /// Takes step after step until the request is served or no step is left.
     fn climb(&self, climb: &mut Climb<'_>) -> Result<Option<Grant>> {
         let mut core = self.core.lock();
         climb.restart(&core);
@@ -268,7 +266,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// What a step asks of those that move memory, without the lock.
+    /// Calls what may move or free memory, without the lock.
     fn ask_others<'l>(
         &'l self,
         climb: &mut Climb<'_>,
@@ -277,21 +275,27 @@ impl Shared {
     ) -> (CoreGuard<'l>, Then) {
         drop(core);
         let (helped, then) = match turn {
-            Turn::Moves(handles) => (self.ask_to_move(climb.bytes, *handles), Then::Again),
+            Turn::Moves(handles) => {
+                let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
+                let moves = self.moves_first.get().filter(|_| asked.is_some());
+                (
+                    moves.is_some_and(|it| it(climb.bytes, *handles)),
+                    Then::Again,
+                )
+            }
             _ => {
                 let stream = climb.lane.stream.timeline.uid;
-                let helped = self.relieve(stream, climb.bytes, false);
-                (helped, Then::Next)
+                (self.relieve(stream, climb.bytes, false), Then::Next)
             }
         };
         climb.relieved |= helped;
-        // Who helped may have given the device memory of another pool.
+        // A registered step may have released memory of another pool.
         climb.terms.refused &= !helped;
         let then = if helped { Then::Restart } else { then };
         (self.core.lock(), then)
     }
 
-    /// Waits until something that others have under way has ended.
+    /// Waits until a job of another thread has ended.
     pub(super) fn wait_for_others<'l>(&'l self, core: CoreGuard<'l>) -> CoreGuard<'l> {
         let ended = core.under_way.ended;
         drop(core);
@@ -307,7 +311,7 @@ impl Shared {
 }
 
 impl Core {
-    /// Counts a step, and notes it to be told.
+    /// Counts a step, and notes it for the subscriber.
     #[inline(always)]
     pub(super) fn count(&mut self, step: Told) {
         step.count(&mut self.steps);
@@ -316,7 +320,7 @@ impl Core {
         }
     }
 
-    /// Counts that `stream` took free memory of that history, behind a wait for it or not.
+    /// Counts that `stream` took free memory with this history, after a wait or not.
     #[inline(always)]
     pub(super) fn count_taken(
         &mut self,
@@ -341,22 +345,15 @@ impl Shared {
         relief.insert(at, (rank, step));
     }
 
-    /// Registers who may move memory before handles are mapped elsewhere; the first counts.
+    /// Registers what may move memory before handles are mapped elsewhere; only the first one counts.
     pub(crate) fn moves_first(&self, moves: MovesFirst) {
         let _ = self.moves_first.set(moves);
     }
 
-    /// Asks who moves memory before so many handles are mapped elsewhere; whether it moved any.
-    pub(super) fn ask_to_move(&self, bytes: u64, handles: u64) -> bool {
-        let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
-        let moves = self.moves_first.get().filter(|_| asked.is_some());
-        moves.is_some_and(|moves| moves(bytes, handles))
-    }
-
-    /// Asks the registered steps, the first first, as one that could not help may once another has; whether one says to
-    /// try the request again.
+    /// Calls the registered steps, from the first each time, as a step may free more once a later one has. True if
+    /// one says to try the request again.
     pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
-        // What growing buffers no longer use goes ahead of all that moves memory.
+        // Memory that growing buffers no longer use goes before anything is moved.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
             self.retries.fetch_add(1, Ordering::Relaxed);
             return true;
@@ -398,7 +395,7 @@ impl Shared {
         }
     }
 
-    /// Counts a request that failed; gives its error.
+    /// Counts a request that failed; returns its error.
     pub(crate) fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
         self.core.lock().count(Told::OutOfMemory(bytes));

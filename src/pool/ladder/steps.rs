@@ -20,10 +20,9 @@ fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
     }))
 }
 
-/// Nothing that this step could do.
 const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 
-/// What is ready: a hole or slot of any stream; what the stream's other lanes and batches have.
+/// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
     lane.shared.give_used(core);
@@ -31,7 +30,7 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     next_or(grant.or_else(|| lane.take_over(bytes, false, false, core)))
 }
 
-/// The driver is asked how far the streams are.
+/// Asks the driver how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let mut questions = (core.ask_how_far(climb.stream(), climb.bytes)).unwrap_or_default();
     let transfer = &climb.lane.shared.transfer;
@@ -39,7 +38,7 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(ask::some(questions), Then::Look)
 }
 
-/// New memory, as [`Core::begin_overlapping`] says.
+/// Maps new memory, as [`Core::begin_overlapping`] says.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.terms.refused {
         return NEXT;
@@ -50,7 +49,8 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(job, Then::Next)
 }
 
-/// The stream that freed a block which fits waits for those that still use it; where none fits, all do for all.
+/// Makes the stream that freed a block which fits wait for the streams that still use it. If no block fits, all
+/// streams wait for all such uses.
 pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if !core.config.reuse.device_wait {
         return NEXT;
@@ -59,13 +59,13 @@ pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(ask::some(waits), Then::Look)
 }
 
-/// Streams wait for all that others still use of what they freed.
+/// Makes all streams wait for the other uses of blocks that they freed.
 pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
     let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
     work_or_next(ask::some(waits), Then::Look)
 }
 
-/// A batch or another stream's cache, behind a wait; else all caches are emptied into the heap.
+/// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
 pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if core.config.reuse.device_wait
         && let Some(turn) = take_over(climb, core)?
@@ -91,9 +91,9 @@ fn take_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Option<Turn>> {
     }
 }
 
-/// For a large request: what neighbouring holes of all streams make together, behind a wait for them.
+/// For a large request: merges neighbouring holes of all streams, behind a wait for them, and takes one.
 pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    // All holes are looked at, which the changes since the last time are to pay for.
+    // A look at all holes is worth its cost only if enough have changed.
     let pays = climb.has_waited() || core.has_changed();
     if !(pays && core.is_merged_for(climb.size)) {
         return NEXT;
@@ -109,7 +109,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     next_or(climb.cut(core, grant))
 }
 
-/// A slot, or the smallest hole, of any stream, behind a wait for it.
+/// Takes a slot or the smallest hole of any stream, behind a wait for it.
 pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     match core.config.reuse.device_wait {
         true => take_waiting(climb, core),
@@ -129,31 +129,27 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     if let Some(found) = slot {
-        return Ok(Turn::Served(core.take_slot(
-            stream,
-            climb.bytes,
-            found,
-            true,
-        )));
+        let grant = core.take_slot(stream, climb.bytes, found, true);
+        return Ok(Turn::Served(grant));
     }
     let grant = hole.map(|(id, _)| core.take_waited(stream, climb.size, id));
     next_or(climb.cut(core, grant))
 }
 
-/// The driver is asked which old mappings may go.
+/// Asks the driver which stale mappings may go.
 pub(super) fn ask_of_old(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.ask_of_old(), Then::Next)
 }
 
-/// Old mappings whose work is done are taken down.
+/// Unmaps stale mappings whose work is done.
 pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.begin_reaping(), Then::Next)
 }
 
-/// New handles up to the slack over the peak, else idle ones; before those who moves live memory is asked.
+/// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
 pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
-        // A hole that suffices by itself is in no plan, and others may have freed one meanwhile.
+        // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return match climb.terms.pending {
             true => take_waiting(climb, core),
             false => NEXT,
@@ -163,7 +159,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if steals > 0 && std::mem::take(&mut climb.may_move) {
         return Ok(Turn::Moves(steals));
     }
-    // Where the device has no memory there may be idle handles.
+    // If the device has no memory, there may still be idle handles.
     let then = match climb.terms.refused {
         true => Then::Next,
         false => Then::Again,
@@ -173,7 +169,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(job.flatten(), then)
 }
 
-/// Where device waits are switched off, pending memory is taken only instead of failing.
+/// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
 pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.terms.pending {
         return NEXT;
@@ -186,7 +182,7 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn
     Ok(Turn::Then(Then::Look))
 }
 
-/// Neighbouring holes of all streams are one, and slabs that several use are holes, behind a wait for all.
+/// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     let mut lacking = core.release_mixed(stream);
@@ -206,7 +202,7 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     }
 }
 
-/// Old mappings that keep memory given up, or addresses, are taken down, which waits on the host.
+/// Unmaps stale mappings that hold released memory or addresses; the host waits for that.
 pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (stream, size, terms) = (climb.stream(), climb.size, climb.terms);
     let no_place = || !core.retiring.is_empty() && core.plan(stream, size, terms).is_none();
@@ -216,8 +212,9 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(core.begin_reaping_all(), Then::Look)
 }
 
-/// Idle handles too large for what is left are given up for new ones that fit, which waits on the host. The place that
-/// needs the fewest may leave too few beside it: then all are, if with what may be made they suffice for a place of its own.
+/// Releases idle handles that are too large, for new ones that fit; the host waits for that. If the handles outside
+/// the cheapest placement do not suffice, releases all, provided that they and new ones suffice for the whole
+/// request.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
@@ -233,15 +230,13 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(job, Then::Look)
 }
 
-/// Help of others: what they freed meanwhile may be in caches, and what they hold is perhaps free in the end. Then
-/// the registered steps are asked.
+/// Looks for memory that other threads freed into caches, waits for their jobs, then calls the registered steps.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
         climb.caches_looked_at += 1;
         return Ok(Turn::Then(Then::Restart));
     }
-    // Where live blocks and growing buffers are in the way, nothing that is under way makes room; and others may go
-    // on for ever.
+    // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
     let device = climb.lane.shared.device.info().total_bytes;
     let most = core.limit().min(device).max(core.reserved());
     let grown = core.grown().saturating_sub(core.under_way.leaving);
