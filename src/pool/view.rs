@@ -1,17 +1,17 @@
-//! Typed ranges of device memory, as operations take them.
+//! Typed ranges of device memory, the operands of all operations.
 //!
-//! A view is an address, a length and a borrow. A buffer's views know their place in its log of uses:
-//! whatever stream an operation with a view runs on, it runs behind what it must, and the buffer's free
-//! runs behind it. [`View::from_raw`] makes views of any device address, whose order is the caller's.
+//! A view is an address, a length and a borrow. A buffer's views know its log of uses: an operation with a view
+//! runs behind the uses that it must not overtake, on any stream, and the buffer's free runs behind the
+//! operation. [`View::from_raw`] makes a view of any device address, whose order is the caller's.
 //!
-//! What views do by themselves, in the order of any operation on typed memory (`crate::device::ordered`), are copies
-//! to and from the host, copies within the device, fills. Views of nothing queue nothing.
+//! Views copy to and from the host, copy within the device, and fill, all ordered by `crate::device::ordered`.
+//! Operations on empty views queue nothing.
 //!
-//! # Copies from the memory of another device
+//! # Copies from another device
 //!
-//! A stream knows the order of its own device's work alone. So a copy from another device is a use of two
-//! logs: that of the destination, on the stream given, and that of the source, on a stream made for it
-//! there. Events carry the order from one to the other and back; no other work of either device waits.
+//! A stream orders work of its own device alone. So a copy from another device enters two logs: the destination's,
+//! on the stream given, and the source's, on a stream made on its device. Events order one behind the other;
+//! no other work of either device waits.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -22,10 +22,10 @@ use crate::device::{Addr, Place, Stream, StreamCore, Use, ordered, ordered_to_it
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
-/// Bytes that a fill takes from the host; the rest is copied from these on the device.
+/// Most bytes that a fill copies from the host; the device copies these to the rest.
 const PATTERN_BYTES: usize = 64 << 10;
 
-/// Checks that `len` elements of `T` at `addr` are a range of aligned addresses.
+/// Checks that `addr` is aligned for `T` and that `len` elements there do not wrap around.
 fn check<T>(addr: Addr, len: usize) -> Result<()> {
     let align = align_of::<T>() as u64;
     if !addr.is_multiple_of(align) {
@@ -40,7 +40,7 @@ fn check<T>(addr: Addr, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// First element of `range`, and the one behind its last, within `len` elements.
+/// Start and end of `range` within `len` elements.
 pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
     let from = match range.start_bound() {
         Bound::Included(&from) => Some(from),
@@ -60,7 +60,7 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
     })
 }
 
-/// The length of what has a field of that name.
+/// `len` and `is_empty` for a type with the field `len`.
 macro_rules! length {
     () => {
         /// Number of elements.
@@ -91,7 +91,6 @@ macro_rules! view {
         }
 
         impl<'a, T: Pod> $name<'a, T> {
-            /// The `len` elements at `addr`, which lie at `place` in a buffer.
             pub(crate) fn new(addr: Addr, len: usize, place: impl Into<Option<Place<'a>>>) -> Self {
                 Self { addr, len, place: place.into(), borrow: PhantomData }
             }
@@ -278,10 +277,11 @@ rows! {
 }
 
 impl<T: Pod> View<'_, T> {
-    /// Copies the elements to the host on `stream`, behind all that writes them, and waits for the copy.
+    /// Copies the elements to the host on `stream`, behind all writes to them, and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a stream of another device or under capture, or no host memory; what the driver said.
+    /// [`Error::Invalid`] for a stream of another device or under capture, or if the host lacks memory; what the
+    /// driver said.
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
         self.download_on(stream.core())
     }
@@ -296,11 +296,11 @@ impl<T: Pod> View<'_, T> {
 }
 
 impl<T: Pod> ViewMut<'_, T> {
-    /// Copies `data` into the elements on `stream`, behind all that uses them, and waits for the copy.
+    /// Copies `data` into the elements on `stream`, behind all uses of them, and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the view, if the stream is of another
-    /// device or under capture; what the driver said.
+    /// [`Error::Invalid`] if `data` has another length than the view, or if the stream is of another device or under
+    /// capture; what the driver said.
     pub fn upload(self, stream: &Stream, data: &[T]) -> Result<()> {
         self.upload_on(stream.core(), data)
     }
@@ -314,12 +314,12 @@ impl<T: Pod> ViewMut<'_, T> {
         })
     }
 
-    /// Queues a copy of `src` into the elements, on `stream`, behind all that it must not overtake.
+    /// Queues a copy of `src` into the elements on `stream`, behind all writes to `src` and all uses of the elements.
     ///
-    /// `src` may be of another device whose pool grants this one access
-    /// ([`PoolConfig::peers`](crate::PoolConfig::peers)): the copy then waits on the device for the work
-    /// that uses `src` there, and what comes to use it waits for the copy. That costs some 20 us of host
-    /// time more, and neither stream may be under capture.
+    /// `src` may be on another device whose pool grants this device access
+    /// ([`PoolConfig::peers`](crate::PoolConfig::peers)). The copy then waits on the device for work that uses `src`
+    /// there, and later uses wait for the copy. That costs some 20 us more of host time, and neither stream may
+    /// be under capture.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -332,8 +332,8 @@ impl<T: Pod> ViewMut<'_, T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless both have as many elements and no byte in common, if the stream is of
-    /// another device than the destination, or may not use the memory of `src`; what the driver said.
+    /// [`Error::Invalid`] if the lengths differ or the ranges overlap, if the stream is of another device than the
+    /// destination, or if its device has no access to `src`; what the driver said.
     pub fn copy_from<'s>(self, stream: &Stream, src: impl Into<View<'s, T>>) -> Result<()>
     where
         T: 's,
@@ -361,14 +361,14 @@ impl<T: Pod> ViewMut<'_, T> {
         ordered(core, &[read, self.used()], queue)?
     }
 
-    /// Sets every element to `value`, on `stream`, behind all that uses them.
+    /// Sets every element to `value` on `stream`, behind all uses of them.
     ///
-    /// A value whose bytes are all the same is one fill, which is queued. Of any other, up to 64 KiB are
-    /// copied from the host, which waits for that; the rest is copied from there on the device.
+    /// A value of equal bytes is one queued fill. For other values the host copies up to 64 KiB, which it waits for,
+    /// and the device copies these to the rest.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or, for a value of different bytes, under
-    /// capture; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device or, for a value of unequal bytes, under capture; what
+    /// the driver said.
     pub fn fill(self, stream: &Stream, value: T) -> Result<()> {
         let core = stream.core();
         let bytes = bytemuck::bytes_of(&value);
@@ -388,17 +388,17 @@ impl<T: Pod> ViewMut<'_, T> {
     }
 }
 
-/// Writes `first` to `addr`, and again behind it until `all` bytes are written.
+/// Writes `first` to `addr`, then repeats it until `all` bytes are written.
 ///
 /// # Safety
-/// As many bytes are device memory at `addr` until the work is done.
+/// `all` bytes at `addr` are device memory until the work is done.
 unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -> Result<()> {
     // SAFETY: the caller's duty.
     unsafe { core.write(addr, first)? };
     let (backend, mut done) = (core.device.backend(), size_of_val(first) as u64);
     while done < all {
         let more = done.min(all - done);
-        // SAFETY: the same; what is copied was written before, and lies ahead of where it goes.
+        // SAFETY: the caller's duty; the source was written before, and ends where the copy begins or below.
         unsafe { backend.copy_within(addr + done, addr, more, core.raw)? };
         done += more;
     }
@@ -413,7 +413,8 @@ pub(crate) fn same_len(what: &'static str, len: usize, wanted: usize) -> Result<
     Err(Error::invalid(what, why))
 }
 
-/// Has `queue` queue a copy to `to` from `from`, memory of another device that `read` names, on `stream`.
+/// Calls `queue`, which queues a copy to `to` on `stream` from `from`, the memory of another device that `read`
+/// names.
 fn from_peer(
     stream: &Stream,
     to: Option<Use<'_>>,
@@ -431,17 +432,17 @@ fn from_peer(
     }
     let _outside = core.outside_capture()?;
     let bridge = there.stream()?;
-    // To its end the copy is a read under way: the source does not fall asleep meanwhile, and launches of graphs
-    // that use it wait.
+    // The source's log has the read until the copy is queued: the source does not fall asleep meanwhile, and launches
+    // of graphs that use it wait.
     ordered(bridge.core(), &[Some(read)], || {
         wait_elsewhere(stream, &bridge)?;
         let queued = ordered(core, &[to], queue).and_then(|queued| queued);
-        // Also of a copy that failed, which may be queued. What may not be waited for on the device is waited for here.
+        // A copy that failed may be queued too. If the device cannot wait for it, the host does.
         queued.and(wait_elsewhere(&bridge, stream).or_else(|_| stream.synchronize()))
     })?
 }
 
-/// Makes `stream` wait on its device for what `other`, of another device, was given so far.
+/// Makes `stream` wait on its device for all work queued on `other`, a stream of another device.
 fn wait_elsewhere(stream: &Stream, other: &Stream) -> Result<()> {
     let there = other.device();
     let event = there.take_event()?;

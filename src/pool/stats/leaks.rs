@@ -1,6 +1,6 @@
-//! Who holds the pool's memory: tags, places of allocation, and the report of live blocks. A pool that
-//! tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each, by what blocks tell
-//! (`observers`); others find them by a walk over their memory.
+//! The report of live blocks: tags and backtraces. A pool that tracks
+//! ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each block (`observers`); other pools
+//! walk over their memory for a report.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -18,15 +18,15 @@ thread_local! {
     static TAG: Cell<&'static str> = const { Cell::new("untagged") };
 }
 
-/// A tag of the calling thread, until it is dropped: made by [`tag_scope`]. Scopes end in the reverse of the
-/// order they began in.
+/// Tags the calling thread's allocations until it is dropped: made by [`tag_scope`]. Drop scopes in the reverse
+/// order.
 #[must_use = "the tag holds only while the scope lives"]
 pub struct TagScope {
     before: &'static str,
     of_one_thread: PhantomData<*const ()>,
 }
 
-/// Tags what the calling thread allocates from pools that track, until the result is dropped.
+/// Tags what the calling thread allocates from pools that track, until the returned scope is dropped.
 pub fn tag_scope(tag: &'static str) -> TagScope {
     TagScope {
         before: TAG.replace(tag),
@@ -46,20 +46,20 @@ impl fmt::Debug for TagScope {
     }
 }
 
-/// One live block, as [`Pool::leak_report`](crate::Pool::leak_report) names it.
+/// One live block of [`Pool::leak_report`](crate::Pool::leak_report).
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LiveBlock {
     /// Address of the first byte.
     pub addr: Addr,
-    /// Bytes asked for, or bytes as rounded where the pool does not track.
+    /// Bytes asked for; as rounded in a pool that does not track.
     pub bytes: u64,
     /// The [`id`](crate::Stream::id) of the stream the block was allocated on.
     pub stream: u64,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
-    /// The tag; `None` where the pool does not track.
+    /// The tag; `None` in a pool that does not track.
     pub tag: Option<&'static str>,
     /// Where the block was allocated, under [`PoolConfig::backtraces`](crate::PoolConfig::backtraces).
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
@@ -121,7 +121,7 @@ impl LeakReport {
         self.blocks.iter().map(|block| block.bytes).sum()
     }
 
-    /// (name, bytes, blocks) by tag, or by stream where the pool does not track, most bytes first.
+    /// (name, bytes, blocks) by tag, most bytes first; by stream in a pool that does not track.
     #[must_use]
     #[doc(hidden)]
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
@@ -168,7 +168,7 @@ pub(crate) struct Tracker {
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(in crate::pool) live: HashMap<Addr, LiveBlock>,
-    /// Of blocks on their way from one place to another.
+    /// Blocks that are being moved.
     pub(in crate::pool) moving: VecDeque<Option<LiveBlock>>,
 }
 
