@@ -1,14 +1,13 @@
-//! A pool's side of one stream: its cache, its counts, and the way to the shared core.
+//! A *lane*: the pool's side of one stream, with its cache and its counters.
 //!
 //! # The hot path
 //!
-//! The common pair, free then allocate the same size on the same stream, takes this lane's latch
-//! twice and touches nothing that another stream touches: two locked instructions a pair, the
-//! latch's compare-and-swaps, and nothing else that is atomic beyond plain loads and stores. Locks
-//! are taken core first, then one lane; the hot path takes only the lane's.
+//! The common pair, a free and an allocation of the same size on the same stream, takes the lane's latch twice and
+//! touches no cache line of another stream: two compare-and-swaps are its only locked instructions. Locks are taken
+//! in one order, the core's, then one lane's; the hot path takes only the lane's.
 //!
-//! Threads that share a stream may have a lane each (`thread_map`). What one of them frees, the others find as
-//! they find memory of another stream, but without a wait.
+//! Threads that share a stream may have a lane each (`thread_map`). Each finds memory that another of them freed as
+//! it finds memory of another stream, but needs no wait for it.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -25,16 +24,16 @@ use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Private
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
-/// Misses of one size in a row after which its blocks are kept together.
+/// Misses of one size in a row after which its blocks stay in batches.
 const IN_A_ROW: u64 = 4;
 
-/// Largest request; far above any device, far below what would overflow.
+/// Largest request: more than any device has, and no sum of sizes overflows.
 const LARGEST: u64 = 1 << 46;
 
-/// What [`Lane::serve_kept`] gives in place of an extent: nothing was looked at.
+/// [`Lane::serve_kept`] returns this in place of an extent if it did not look.
 pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 
-/// As [`BUSY`]: the cache has none, and the miss is noted.
+/// And this if the cache has no block; the miss is counted.
 pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
 
 impl LaneState {
@@ -62,8 +61,8 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 }
 
 impl Lane {
-    /// A lane that the pool holds until it is retired and its blocks are freed; of `private` memory one without
-    /// a cache, retired from the start.
+    /// Makes a lane. The pool holds it until it is retired and its blocks are freed. A lane of `private` memory keeps
+    /// nothing in its cache and is retired from the start.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
@@ -89,7 +88,6 @@ impl Lane {
             private,
             others: Others::default(),
         });
-        // Held there until `end`.
         lock(&shared.books).add(&lane);
         lane
     }
@@ -99,12 +97,11 @@ impl Lane {
         self.timeline.open_tick()
     }
 
-    /// A block of at least `requested` bytes, if the cache has one, no other thread is at it, and nobody is
-    /// told of blocks: its address and extent. Address 0 for none, and then [`MISSED`] or [`BUSY`] for the
-    /// extent. The caller holds the pool and the stream.
+    /// Address and extent of a block of at least `requested` bytes; or address 0, and [`MISSED`] or [`BUSY`] as the
+    /// extent. Does not look if another thread has the latch, or if blocks are observed. The caller holds the pool
+    /// and the stream.
     ///
-    /// Not inlined, with what it takes and gives in registers: a block that its caller has to put
-    /// together in memory and copy costs more than the call.
+    /// Not inlined, and all in registers: to build a block in memory and copy it costs more than the call.
     #[inline(never)]
     pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, IdAndSlack) {
         if !is_servable(requested) || self.is_observed {
@@ -128,10 +125,10 @@ impl Lane {
         (kept.addr, IdAndSlack::of(kept.id, bytes, requested))
     }
 
-    /// As [`Lane::serve_kept`], of a size that the cache has not: from a batch or a hole that is ready.
+    /// [`Lane::serve_kept`] after a miss: takes a batch or a hole that is ready.
     ///
-    /// The latch is kept, which costs as much as the rest to take again. Who has it waits for no lock
-    /// of the pool's, which others hold who wait for the latch: it is only tried.
+    /// It keeps the latch, as taking it again costs as much as all else here. So it only tries the core's lock: a
+    /// thread that holds that may wait for the latch.
     #[inline(never)]
     fn serve_ready<'l>(
         &'l self,
@@ -159,7 +156,6 @@ impl Lane {
             }
             state = latch(&self.state);
         }
-        // A driver's error is told by the steps that follow.
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
             return (0, MISSED);
         };
@@ -171,8 +167,8 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a settled request that the core served; gives idle memory back while the pool is over its soft limit.
-    /// A size `missed` again and again has its blocks kept together.
+    /// Counts a settled request that the core served, and whether its size is often `missed`. Frees idle memory if
+    /// the pool is over its soft limit.
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
         self.shared.note_peak(&mut core, false);
@@ -187,11 +183,11 @@ impl Lane {
         }
     }
 
-    /// Counts a request that is served, of a lane that is retired as a block that it waits for; gives the size that was
-    /// missed last, and how often in a row.
+    /// Counts a served request; a retired lane then waits for the block too. Returns the size missed last, and how
+    /// often in a row.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the lane has ended: nothing would keep it for a block.
+    /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
         let mut state = latch(&self.state);
         let has_ended = state.retired && !self.others.outstanding.enter_again();
@@ -202,7 +198,7 @@ impl Lane {
         Ok(state.missed)
     }
 
-    /// Gives the heap a block back that the lane does not count.
+    /// Frees into the heap a block that the lane has not counted.
     pub(crate) fn give_back(&self, block: Cached, core: &mut Core) {
         let tick = self.open_tick();
         core.on_the_way.push(Cached { tick, ..block });
@@ -227,7 +223,7 @@ impl Lane {
         self.alloc_rounded(size_class::rounded(requested, self.slot_most), requested)
     }
 
-    /// As [`Lane::alloc`], a block of its own, which is no slot.
+    /// As [`Lane::alloc`], but never a slot.
     pub(crate) fn alloc_block(&self, requested: u64) -> Result<Block> {
         self.alloc_rounded(rounded(requested)?, requested)
     }
@@ -250,18 +246,18 @@ impl Lane {
         self.alloc_core(bytes, requested)
     }
 
-    /// A block of `bytes` if the core has it without help from above.
+    /// As [`Lane::alloc`], without the registered relief steps; `None` if memory is short.
     pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
         let granted = self.shared.try_acquire(self, bytes, bytes, false)?;
         Ok(granted.map(|grant| self.granted(grant, bytes, bytes)))
     }
 
-    /// A block of at least `requested` bytes for a request that [`Lane::serve_kept`] missed.
+    /// As [`Lane::alloc`], for a request that [`Lane::serve_kept`] missed.
     pub(crate) fn alloc_missed(&self, requested: u64) -> Result<Block> {
         self.alloc_core(size_class::rounded(requested, self.slot_most), requested)
     }
 
-    /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
+    /// A block of `bytes`. If that is a slot and there is no memory for a slab, a larger block.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
         if let Some(block) = self.take_ready_batch(bytes, requested) {
             return Ok(Block::new(self, block.id, block.addr, bytes, requested));
@@ -286,16 +282,15 @@ impl Lane {
 
     /// A block of `bytes` from a hole that is ready: the ladder's first step.
     pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Option<Grant> {
-        // A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
-        // goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB
-        // reserved 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
+        // A large block in the cache keeps the holes beside it apart. With such blocks left there, training in
+        // 260 MiB reserved 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
         if !is_slot(bytes) && !self.is_crowded() {
             self.drain(LARGE_BINS, core);
         }
         core.take_ready_of(self.slot, bytes)
     }
 
-    /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
+    /// Frees a block of this lane. Not inlined, as [`Lane::serve_kept`] is not.
     #[inline(never)]
     pub(crate) fn free(&self, addr: Addr, extent: IdAndSlack, requested: u64) {
         if self.is_observed {
@@ -309,26 +304,26 @@ impl Lane {
     fn take_back(&self, addr: Addr, extent: IdAndSlack, requested: u64, tick: u64) {
         let bytes = requested + u64::from(extent.slack());
         let mut state = latch(&self.state);
-        // Put together where it goes, not before.
+        // Built where it goes, not copied there.
         let block = || Cached::new(extent.id(), addr, bytes, tick);
         if !self.has_room(&state, bytes) {
             return self.free_by_core(state, self, block(), requested);
         }
         let rounds = seeded!("rounded-bytes-counted-as-requested");
         let requested = if rounds { bytes } else { requested };
-        // The last touch of the lane: once the latch is let go, it may be retired and end.
+        // Nothing uses the lane after this: once the latch is released, it may retire and end.
         state.counters.free(bytes, requested);
         state.cache.push(block());
     }
 
-    /// Takes back a block that was allocated on `home`, another lane of the pool, which keeps this one.
+    /// Frees here a block of `home`, another lane of the pool.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = latch(&self.state);
-        // A part of a graph's memory is no extent.
+        // A part of a graph's memory has no extent.
         if block.id == NONE || !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, home, block, requested);
         }
-        // A lane with room is in use, and will be until the latch is let go.
+        // A lane with room is not retired, and will not be until the latch is released.
         let leaves = home.count_elsewhere(&block, requested);
         state.cache.push(block);
         drop(state);
@@ -337,7 +332,7 @@ impl Lane {
         }
     }
 
-    /// Counts a block of this lane that is freed on another; whether it has to leave.
+    /// Counts a block of this lane that is freed on another; true if it has to [leave](Lane::leave).
     #[inline]
     fn count_elsewhere(&self, block: &Cached, requested: u64) -> bool {
         if seeded!("foreign-free-holds-its-lane") {
@@ -346,15 +341,16 @@ impl Lane {
         self.others.elsewhere.add(block.bytes, requested)
     }
 
-    /// Whether the cache may keep one more block: there is always room for one alone.
+    /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
     #[inline]
     pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
         let fits = state.cache.bytes() + bytes <= state.room || state.cache.is_empty();
         fits && !state.cache.is_full() && !state.aside
     }
 
-    /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is retired. All under
-    /// the core's lock, so that a request sees all free memory; that holds a lane in use, and the block `home`.
+    /// Frees a block of `home` if the cache is full, which is then emptied, or the lane keeps nothing. All under the
+    /// core's lock, so that a request sees all free memory. That lock keeps this lane alive, and the block keeps
+    /// `home`.
     #[cold]
     #[inline(never)]
     fn free_by_core<'l>(
@@ -372,7 +368,7 @@ impl Lane {
             }
             state = latch(&self.state);
         }
-        // A full cache has room where others have the pool's lock.
+        // A full cache gets more room if others have the pool's lock.
         self.look_for_others(&mut state);
         let has_room = block.id != NONE && self.has_room(&state, block.bytes);
         drop(state);
@@ -401,7 +397,7 @@ impl Lane {
                 (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));
             }
         }
-        // A retired lane counted on each of its blocks, one in use only on those freed elsewhere.
+        // A retired lane waits for each of its blocks.
         let leaves = match at_home {
             true => {
                 state.counters.free(block.bytes, requested);
