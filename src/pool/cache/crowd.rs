@@ -1,15 +1,13 @@
-//! What a lane does while other threads have the pool's lock: it makes do with what it has.
+//! Crowded lanes, which serve requests from their own blocks while other threads have the pool's lock.
 //!
-//! Threads that miss their caches all want the one heap, whose lock and memory go from core to core with each
-//! of them. A lane that finds the lock taken is *crowded*, for so many misses from then on. Its cache keeps
-//! more than else, a part of what is live on it, and serves a miss by the nearest larger block. Such a block
-//! stays of its size: it is counted, freed and kept as what it is. So few requests are left for the heap,
-//! and those find its lock free.
+//! Threads that miss their caches all need the heap, whose lock and memory move from core to core. A lane that finds
+//! the lock taken is *crowded* for a number of misses. Its cache keeps more, in proportion to its live bytes, and
+//! serves a miss by the next larger block, which keeps its size in all counts. So few requests need the heap, and
+//! these find its lock free.
 //!
-//! What a crowded lane wastes is bounded by what it keeps and by how much larger the nearest block may be: see
-//! `tuning`. Its requests have the pool grow, up to the slack over a peak that counts what is kept, where others
-//! empty the caches first: those that are emptied for each other's requests serve none. A crowded lane that is full
-//! gives up the block it frees, and not all it has.
+//! `tuning` bounds what a crowded lane keeps, and how much larger a block may be. Its requests grow the pool before they
+//! empty caches, up to the slack over a peak that counts what lanes keep: caches that threads empty for each other
+//! serve no request. A full crowded lane gives up only the block that it frees.
 
 use super::free_lists::Cached;
 use crate::heap::UNIT;
@@ -20,7 +18,7 @@ use crate::seeded::seeded;
 use crate::sync::latch;
 
 impl Lane {
-    /// Has the lane be crowded if someone has the pool's lock now, unless it is to keep nothing.
+    /// Makes the lane crowded if a thread has the pool's lock now, unless the pool's caches keep nothing.
     pub(super) fn look_for_others(&self, state: &mut LaneState) {
         if self.shared.cache_bytes > 0 && self.shared.core.is_taken() {
             let live = state.counters.live_bytes(&self.others.elsewhere);
@@ -34,7 +32,7 @@ impl Lane {
         latch(&self.state).crowded > 0
     }
 
-    /// Of a crowded lane, the block nearest to the `bytes` that its cache missed, for that request.
+    /// Serves a request that a crowded lane's cache missed with the nearest larger block there.
     pub(super) fn take_near(&self, bytes: u64, requested: u64) -> Option<Cached> {
         let mut state = latch(&self.state);
         if state.crowded == 0 {

@@ -1,12 +1,11 @@
-//! A stream's own free blocks, by exact size: what makes the common case short.
+//! A lane's own free blocks, by exact size.
 //!
-//! Blocks freed on a stream and allocated again on it need no driver call and no shared lock: the
-//! stream's order already runs the old use before the new one. Sizes up to [`BINS`] units find
-//! their bin directly; larger ones share a small table by hash. A block in the cache counts as
-//! taken in the arena, so nothing merges with it; the pool empties caches before it makes any
-//! stream wait or grows.
+//! A block freed and allocated again on one stream needs no driver call and no shared lock: the stream's order runs
+//! the old use before the new one. Sizes up to [`BINS`] units have a bin each; larger ones share a small table by
+//! hash. In the heap a cached block is allocated, so no hole merges with it. The pool empties caches before it makes
+//! a stream wait or grows.
 //!
-//! A cache has its memory from the start, so keeping and giving blocks never asks the heap.
+//! A cache reserves its host memory when it is made, and never allocates later.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -17,23 +16,23 @@ use crate::heap::size_class::{CLASSES, class_of, is_slot};
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
-/// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
+/// Most blocks of a cache. Their entries take 128 KiB of host addresses, and memory as used.
 pub(crate) const MOST_BLOCKS: usize = 4096;
 
-/// Units up to which sizes have a bin each; larger blocks go back to the heap at each miss. With 64 * 64, which
-/// are 1 MiB, the rl trace maps 3,135 handles elsewhere in place of 2,442.
+/// Units up to which sizes have a bin each; larger blocks go into the heap at each miss. With 64 * 64, which is
+/// 1 MiB, the rl trace maps 3,135 handles elsewhere in place of 2,442.
 pub(crate) const BINS: usize = 63 * 64;
 
 /// Bins for sizes above that.
 const LARGE: usize = 64;
 
-/// All bins, small ones first, slots last.
+/// All bins: small sizes, large sizes, slots.
 const ALL: usize = BINS + LARGE + CLASSES;
 
 pub(crate) const ALL_BINS: Range<usize> = 0..ALL;
 pub(crate) const LARGE_BINS: Range<usize> = BINS..BINS + LARGE;
 
-/// A free block; two share a cache line in a list, and none lies in two.
+/// A free block. Two share a cache line, and none lies in two.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(crate) struct Cached {
@@ -42,7 +41,7 @@ pub(crate) struct Cached {
     /// The stream's open tick when the block was freed.
     pub(crate) tick: u64,
     pub(crate) id: Id,
-    /// In a cache, the next entry of its list.
+    /// The next entry of a cache's list.
     pub(super) next: u32,
 }
 
@@ -66,7 +65,7 @@ pub(crate) struct Cache {
     bytes: u64,
     entries: Vec<Cached>,
     spare: u32,
-    /// Bins that may have entries: a bit is cleared by a drain or when its bin is found to have none.
+    /// Bins that may have entries: a drain clears a bit, and a search that finds its bin empty.
     occupied: Bitmap,
     heads: [u32; ALL],
 }
@@ -99,8 +98,8 @@ impl Cache {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }
 
-    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's; for any number one that there is, so
-    /// that nothing has to look.
+    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's. In bounds for any number, so that no
+    /// caller checks it.
     #[inline]
     fn bin(bytes: u64) -> usize {
         if is_slot(bytes) {
@@ -116,7 +115,7 @@ impl Cache {
         BINS + hash as usize
     }
 
-    /// The block of exactly `bytes` freed last, if it heads its bin.
+    /// Takes the block of exactly `bytes` freed last, if it heads its bin.
     #[inline(always)]
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
         let bin = Self::bin(bytes);
@@ -133,7 +132,7 @@ impl Cache {
         Some(block)
     }
 
-    /// The smallest block from `bytes`, which are no slot's, to `most` that heads its bin.
+    /// Takes the smallest block from `bytes`, not a slot's size, to `most` that heads its bin.
     pub(crate) fn pop_near(&mut self, bytes: u64, most: u64) -> Option<Cached> {
         let bins = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
         let small = self.first_of(bins).map(|bin| (bin as u64 + 1) * UNIT);
@@ -154,7 +153,7 @@ impl Cache {
         None
     }
 
-    /// The size of the block of [`Cache::pop_near`], of those of more than [`BINS`] units.
+    /// The size for [`Cache::pop_near`] among blocks of more than [`BINS`] units.
     fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
         if !self.may_have_large() || *sizes.end() <= BINS as u64 * UNIT {
             return None;
@@ -164,8 +163,8 @@ impl Cache {
         found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
-    /// Moves up to `most` blocks of exactly `bytes` to `taken`, the latest first. Looks at four times as
-    /// many at most: a bin of large sizes has others too.
+    /// Moves up to `most` blocks of exactly `bytes` to `taken`, the latest first. Looks at up to four times as many:
+    /// a bin of large sizes also has other sizes.
     pub(crate) fn pop_many(&mut self, bytes: u64, most: usize, taken: &mut Vec<Cached>) {
         let bin = Self::bin(bytes);
         let (mut before, mut at) = (NONE, self.heads[bin]);

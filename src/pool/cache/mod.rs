@@ -1,9 +1,9 @@
-//! What stands before the heap: a request asks here first, and a free goes here first.
+//! The caches before the heap.
 //!
-//! `stream_cache` serves requests from a stream's own free blocks, which `free_lists` keeps by exact
-//! size, and takes freed blocks in. `thread_map` says which cache serves a thread, `lifetime` how
-//! long it lives, `crowd` what it does while others have the pool's lock. `transfer` moves blocks from
-//! one cache to another; `used` keeps those that streams still use which did not free them.
+//! A `stream_cache` serves requests from a stream's own free blocks, which `free_lists` keeps by exact size.
+//! `thread_map` finds the cache for a thread, `lifetime` says how long it lives, `crowd` what it does while other
+//! threads have the pool's lock. `transfer` moves blocks between caches; `used` keeps free blocks that other streams
+//! still use.
 
 mod crowd;
 mod free_lists;

@@ -1,11 +1,9 @@
-//! Which lane serves a thread on a stream, and how the thread finds it without a shared lock.
+//! Finds the lane for a thread and a stream without a shared lock.
 //!
-//! A stream has one lane until threads meet at it: a thread that found the latch taken often enough
-//! gets a lane of its own, until there are as many as the machine runs threads at once. From then on
-//! threads without one share them.
+//! A stream has one lane until threads meet at it: a thread that often finds the latch taken gets a lane of its own,
+//! until there are as many as processors. Other threads share them.
 //!
-//! A thread remembers the lanes it used last. Pools and holds on streams are numbered, and no number
-//! is used twice, so what is remembered is never taken for another.
+//! A thread remembers the lanes it used last, by the numbers of pool and stream handle. No number is used twice.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +17,10 @@ use crate::sync::thread_local;
 /// Lanes a thread remembers; a power of two.
 const REMEMBERED: usize = 16;
 
-/// How often a thread finds a lane taken before it gets one of its own.
+/// How often a thread finds lanes taken before it gets one of its own.
 const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
-/// What a lane was found by, the numbers of the pool and of the stream's handle, and the lane.
+/// The numbers of the pool and of the stream's handle, and the lane.
 type Remembered = (u64, u64, LanePtr);
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -39,8 +37,8 @@ fn this_thread() -> u64 {
     NUMBER.try_with(|&number| number).unwrap_or(0)
 }
 
-/// The calling thread's lane of a pool and a stream's handle. It is there for as long as the caller
-/// holds the stream, and the pool or a block of it: see `lifetime`. With a block alone it may be retired.
+/// The calling thread's lane of a pool and a stream's handle. It is alive while the caller holds the stream, and the
+/// pool or a block of it: see `lifetime`. Without the pool it may be retired.
 #[inline]
 pub(crate) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
     let (of, by, lane) = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
@@ -53,7 +51,7 @@ pub(crate) fn remember(pool: u64, handle: u64, lane: &Lane) -> LanePtr {
     lane
 }
 
-/// Counts that the calling thread found a lane taken; true if it is time to part.
+/// Counts that the calling thread found a lane taken; true if it is to get its own.
 pub(crate) fn met() -> bool {
     MET.with(|count| {
         count.set((count.get() + 1) % MEETINGS);
@@ -61,7 +59,8 @@ pub(crate) fn met() -> bool {
     })
 }
 
-/// The lane for a free on `stream`, which the caller holds with a block of the pool; `None` once that is closed.
+/// The lane for a free on `stream`; the caller holds it and a block of the pool. `None` if there is none in a closed
+/// pool.
 pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<LanePtr>> {
     let (pool, handle) = (shared.uid, stream.handle_id());
     if let Some(lane) = remembered(pool, handle) {
@@ -72,7 +71,7 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
 }
 
 impl Lanes {
-    /// The lane of a stream's handle for the calling thread.
+    /// The calling thread's lane of a stream's handle.
     pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
         let (lanes, thread) = (self.by_handle.get(&handle)?, this_thread());
         let own = lanes[1..].iter().find(|(maker, _)| *maker == thread);
@@ -85,7 +84,7 @@ impl Lanes {
         lanes.map(|(_, lane)| lane)
     }
 
-    /// Whether a stream, which has a lane, may have one more for the calling thread.
+    /// Whether a stream with a lane may have one more.
     pub(crate) fn may_part(&self, handle: u64) -> bool {
         static MOST: OnceLock<usize> = OnceLock::new();
         let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
@@ -97,7 +96,6 @@ impl Lanes {
         lanes.push((this_thread(), lane));
     }
 
-    /// Takes all lanes; there are none from now on.
     pub(crate) fn close(&mut self) -> Vec<Arc<Lane>> {
         self.closed = true;
         let lanes = std::mem::take(&mut self.by_handle).into_values().flatten();

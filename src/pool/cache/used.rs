@@ -1,11 +1,11 @@
 //! Free blocks that other streams still use.
 //!
-//! A block with declared uses is free behind its own stream and behind each of the others. Were its stream made
-//! to wait for those at once, what it does next would no longer run beside them. So the block is kept, with a
-//! mark on each of the others, until the driver says that they have come there. Only a request that finds no
-//! other memory has the block's stream wait.
+//! A block with declared uses is free behind work of its own stream and of other streams. If its stream waited for
+//! them at the drop, its next work would no longer overlap with theirs. So the pool keeps the block, with a mark on
+//! each of them, until the driver says that they have reached the marks. Only a request that finds no other memory
+//! makes the block's stream wait.
 //!
-//! The transfer cache's latch guards them: see `transfer` for the order of locks.
+//! The transfer cache's latch guards these blocks: see `transfer` for the order of locks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ use crate::seeded::seeded;
 use crate::sync::latch;
 
 impl Used {
-    /// The tick of its own stream behind which nothing uses the block, once the other uses are done or that
-    /// stream runs behind them: then it does from its next record on.
+    /// The tick of its own stream after which nothing uses the block, once the other uses are done, or that stream
+    /// runs behind them, as its next record then does.
     fn tick(&self) -> Option<u64> {
         let mut marks = self.marks.iter();
         if marks.all(|(theirs, tick)| theirs.done() >= *tick) {
@@ -34,14 +34,14 @@ impl Used {
         behind.then(
             || match seeded!("used-block-carries-the-tick-of-its-drop") {
                 true => self.block.tick,
-                // Under capture nothing is recorded; it waited before that.
+                // Not the open tick: under capture nothing is recorded, and the wait was before it.
                 false => self.timeline.queued_tick(),
             },
         )
     }
 }
 
-/// Makes `home` wait for `tick` of `theirs`; where the driver refuses, the host waits.
+/// Makes `home` wait for `tick` of `theirs`; if the driver refuses, the host waits.
 pub(in crate::pool) fn wait_for(home: &Timeline, theirs: &Timeline, tick: u64) -> Result<()> {
     let waited = home.wait_for(theirs, tick).map(drop);
     waited.or_else(|error| {
@@ -53,14 +53,14 @@ pub(in crate::pool) fn wait_for(home: &Timeline, theirs: &Timeline, tick: u64) -
 }
 
 impl Uses {
-    /// All that uses the block, of declared streams what is queued by now.
+    /// All work that uses the block; for declared streams, all that is queued by now.
     fn all(&self) -> impl Iterator<Item = Mark> + '_ {
         let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
         let declared = self.streams.iter().skip(forgotten).map(|stream| {
             let theirs = &stream.core().timeline;
             (Arc::clone(theirs), theirs.open_tick())
         });
-        // Launches since the buffer gave up its type, of graphs that may be gone by now.
+        // Launches since the buffer gave up its type, also of graphs that are gone.
         let graphs = self.left.graphs.iter();
         let launches = graphs.filter_map(|graph| graph.record().last());
         let launches = launches.filter(|_| !seeded!("launch-after-the-type-forgotten"));
@@ -68,15 +68,15 @@ impl Uses {
         left.chain(declared)
     }
 
-    /// Makes `home`, or else the host, wait for all of it.
+    /// Makes `home`, or else the host, wait for all work that uses the block.
     pub(in crate::pool) fn wait(&self, home: &Timeline) -> Result<()> {
         let each = self.all();
         let waited = each.map(|(theirs, tick)| wait_for(home, &theirs, tick));
         (waited.reduce(|before, waited| waited.and(before))).unwrap_or(Ok(()))
     }
 
-    /// What of it `lane`'s stream does not run behind, and is not known to be done. Of a few drops one asks the
-    /// driver, which tells of those before it too.
+    /// The work that uses the block, without work that `lane`'s stream runs behind or that is known to be done. One
+    /// of a few drops asks the driver, whose answer serves the drops before it too.
     pub(in crate::pool) fn marks(&self, lane: &Lane) -> Result<Marks> {
         let transfer = &lane.shared.transfer;
         let drops = transfer.drops.fetch_add(1, Ordering::Relaxed);
@@ -99,14 +99,14 @@ impl Uses {
 }
 
 impl Lane {
-    /// Whether a free block may be kept until other streams are known to be done with it. Where what is done is
-    /// not to be used before a wait, or somebody is told when blocks are free, its stream waits at once.
+    /// Whether a free block may wait here for other streams. Its stream waits at once if the pool is set not to use
+    /// memory whose work is done, or if blocks are observed.
     pub(crate) fn keeps_used(&self) -> bool {
         self.shared.transfer.opportunistic && !self.is_observed
     }
 
-    /// Takes back a block of this lane that `marks` still use, after which the lane may be gone; false where the
-    /// lane keeps nothing.
+    /// Keeps a freed block of this lane that `marks` still use; the lane may be gone afterwards. False if the lane
+    /// keeps nothing.
     pub(crate) fn free_used(&self, block: &Block, marks: Marks) -> bool {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);
@@ -124,12 +124,12 @@ impl Lane {
         });
         transfer.note_count(&waiting);
         drop(waiting);
-        // The last touch of the lane: once the latch is let go, it may be retired and end.
+        // Nothing uses the lane after this: once the latch is released, it may retire and end.
         drop(state);
         true
     }
 
-    /// Has the lane's stream wait for what others still use of the blocks that it freed.
+    /// Makes the lane's stream wait for the other uses of blocks that it freed.
     pub(super) fn end_used(&self) {
         let mut state = latch(&self.shared.transfer.state);
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
@@ -143,7 +143,7 @@ impl Lane {
 }
 
 impl Transfer {
-    /// What `ask` says of all that uses the oldest `most` blocks that fit.
+    /// The questions of `ask` about all uses of the oldest `most` blocks that fit.
     fn ask_of_used(
         &self,
         most: usize,
@@ -160,17 +160,16 @@ impl Transfer {
             .collect()
     }
 
-    /// How far the work is that uses the oldest block for a request of `bytes`, or of a new block of `size`.
+    /// Asks how far the uses are of the oldest block of exactly `bytes`, or of at least `size`.
     pub(crate) fn how_far_is_used(&self, bytes: u64, size: u64) -> Questions {
         let fits = |used: &Used| used.block.bytes == bytes || used.block.bytes >= size;
         self.ask_of_used(1, fits, |_, tick| Ask::Progress(tick, tick))
     }
 
-    /// The waits of its stream for that work; where no block is large enough, of all streams for all such work. A
-    /// request of 0 bytes has them wait for all.
+    /// Makes that block's stream wait for its uses; if no block fits or `bytes` is 0, all streams for all uses.
     pub(crate) fn waits_for_used(&self, bytes: u64, size: u64) -> Questions {
         let fits = |used: &Used| used.block.bytes == bytes || used.block.bytes >= size;
-        // What a stream waits for under capture, the launches of its graph wait for.
+        // Under capture a wait would be one of the graph's launches.
         let may_wait = |used: &Used| !used.timeline.is_captured();
         let wait = |used: &Used, tick| Ask::Behind(Arc::clone(&used.timeline), tick);
         let most = usize::from(bytes > 0);
@@ -181,7 +180,7 @@ impl Transfer {
         }
     }
 
-    /// The questions about all such work, or waits of the host for it.
+    /// Asks how far all uses are, or makes the host `wait` for them.
     pub(crate) fn ask_of_all_used(&self, wait: bool) -> Questions {
         let ask = |_: &Used, tick| match wait {
             true => Ask::Done(tick),
@@ -192,7 +191,7 @@ impl Transfer {
 }
 
 impl Shared {
-    /// Gives the heap the blocks whose other uses are done, or which their streams run behind; true if there were any.
+    /// Frees into the heap the blocks whose other uses are done or ordered before; true if there were any.
     pub(crate) fn give_used(&self, core: &mut Core) -> bool {
         if !self.transfer.has_used() {
             return false;
