@@ -1,4 +1,4 @@
-//! What a pool may do: limits, growth and re-use.
+//! A pool's configuration.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,17 @@ use crate::device::{Device, DeviceKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
-    /// The smallest the device has. Any idle 2 MiB can be moved to where it is needed; growing by a GiB costs
-    /// some 20 ms on an H200.
+    /// The smallest the device has. Any idle 2 MiB can be mapped where it is needed; growing by a GiB takes some 20
+    /// ms on an H200.
     Granule,
-    /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays
-    /// where it is.
+    /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays where it is.
     UpTo(u64),
-    /// A 56th of a large block or a part of the pool, whichever is more; the smallest in a pool of
-    /// up to 3 GiB. The last pieces of a block are smaller, so that its end wastes less than the device's
-    /// smallest handle.
+    /// A 56th of a large block or a part of the pool, whichever is more; the smallest in a pool of up to 3 GiB.
+    /// The last handles of a block are smaller, so that its end wastes less than the device's smallest handle.
     ///
-    /// A pool of a GPU has larger ones, unless [`PoolConfig::slack`] is set: one part in 3200 of the GPU's
-    /// memory or of the limit, or a 64th of the pool if that is more and no limit is set; less for small
-    /// blocks. It grows by whole ones, so by more than a request lacks. On an H200 they are of 32 to 128 MiB.
+    /// In a GPU's pool they are larger, unless [`PoolConfig::slack`] is set: one part in 3200 of the GPU's memory or
+    /// of the limit, or a 64th of the pool if that is more and no limit is set; less for small blocks. The pool grows
+    /// by whole handles, so by more than a request lacks. On an H200 they have 32 to 128 MiB.
     Adaptive,
 }
 
@@ -33,7 +31,7 @@ pub(crate) struct Reuse {
     pub(crate) device_wait: bool,
 }
 
-/// Makes the configuration of its options: of each the field, its default, and its setter.
+/// Makes a configuration from its options, each with a field, a default and a setter.
 macro_rules! options {
     ($(#[$about:meta])* $of:ident:
      $($(#[$doc:meta])* $name:ident: $field:ty = $default:expr, |$($arg:ident: $given:ty),+| $value:expr;)+) => {
@@ -71,11 +69,11 @@ options! {
     /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
     /// let pool = Pool::new(&Device::host()?, config)?;
     ///
-    /// // More memory, fewer calls of the driver; and every block's place of allocation in `pool.leak_report()`.
+    /// // More memory, fewer driver calls; and every block's backtrace in `pool.leak_report()`.
     /// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
     /// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
     ///
-    /// // A pool that never maps elsewhere nor has a stream wait for memory, of multiples of 256 bytes.
+    /// // A pool that never remaps handles nor makes streams wait, with blocks of multiples of 256 bytes.
     /// let plain = PoolConfig::default().remap(false).reuse(true, false).slabs(false);
     /// let plain = plain.handles(HandleSize::UpTo(64 << 20));
     /// # drop((pool, roomy, plain));
@@ -83,79 +81,78 @@ options! {
     /// ```
     PoolConfig:
 
-    /// Sets the most physical bytes the pool may hold. Without, it may hold as much as the device gives.
+    /// Sets the most physical bytes the pool may hold. Without, the device's memory is the limit.
     limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
-    /// Sets the physical bytes above which idle memory whose work is done is given back to the device
-    /// whenever a request or a free goes past its stream's cache. Above this, idle memory is also moved
-    /// before the pool grows, whatever [`PoolConfig::slack`] says. Without, memory is kept.
+    /// Sets the physical bytes above which the pool releases idle memory whose work is done, whenever a request or a
+    /// free misses its stream's cache. Above this it also maps idle handles elsewhere before it grows, whatever
+    /// [`PoolConfig::slack`] says. Without, the pool keeps its memory.
     soft_limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets the physical bytes taken when the pool is made.
     #[doc(alias = "prealloc")]
     preallocate: u64 = 0, |bytes: u64| bytes;
 
-    /// Sets the growth allowed before idle handles are mapped elsewhere, as a part of the peak of live
-    /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that. What the pool
-    /// grew by beyond the peak goes back where a limit is near and on [`Pool::trim`](super::Pool::trim).
+    /// Sets how far the pool grows before it maps idle handles elsewhere, as a part of the peak of live bytes.
+    /// Mapping a handle elsewhere takes the host 50 to 75 us, a new handle a fifth of that. The pool releases this
+    /// growth when a limit is near, and on [`Pool::trim`](super::Pool::trim).
     ///
-    /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it is one part in 640 of the device's memory at least, or of the limit if there is one.
-    /// Set, that does not count, and handles are as small as the pool is: set 0.018 where memory is short, 0.1 or
-    /// more where there is memory to spare and blocks change all the time.
+    /// Without, it is 0.018: the recorded programs then reserve no more than 1.02 of their peaks. On a GPU it is also
+    /// at least one part in 640 of the device's memory, or of the limit if there is one. If it is set, this minimum
+    /// does not count, and a small pool has small handles: set 0.018 where memory is short, 0.1 or more where there
+    /// is memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
-    /// Sets whether handles may be mapped at another address than their first, as they may by default.
-    /// Without, memory that is idle between live blocks waits there for a request that fits, and is given
-    /// back where a limit leaves no other way. Of use where a driver maps slowly.
+    /// Sets whether idle handles may be mapped at another address, by default they may. Without, memory that is idle
+    /// between live blocks stays there for a request that fits, and is released if a limit leaves no other way.
+    /// Useful with a driver that maps slowly.
     remap: bool = true, |on: bool| on;
 
-    /// Sets the physical bytes up to which the pool grows rather than make a stream wait for another, by
-    /// default 64 MiB. Larger pools wait first, which costs overlap and saves memory.
+    /// Sets the physical bytes up to which the pool grows before it makes a stream wait for another, by default 64
+    /// MiB. Larger pools wait first: less overlap, less memory.
     #[doc(hidden)]
     overlap_bytes: u64 = 64 << 20, |bytes: u64| bytes;
 
     /// Sets the size of new handles.
     handles: HandleSize = HandleSize::Adaptive, |handles: HandleSize| handles;
 
-    /// Sets which memory of other streams a request may take before the pool grows, by default both: that
-    /// whose work is known to be done (`opportunistic`), and that which the requesting stream is made to
-    /// wait for on the device (`device_wait`).
+    /// Sets which memory of other streams a request may take before the pool grows, by default both: memory whose
+    /// work is known to be done (`opportunistic`), and memory that the requesting stream has to wait for on the
+    /// device (`device_wait`).
     reuse: Reuse = Reuse { opportunistic: true, device_wait: true }, |opportunistic: bool, device_wait: bool| Reuse { opportunistic, device_wait };
 
-    /// Sets the most free bytes a stream keeps for itself, beyond the last block freed. They are given up
-    /// before any stream waits or the pool grows. Without, all streams together keep a fifth of the
-    /// [slack](PoolConfig::slack), and each 1 MiB at least, of several streams 4 MiB. While threads find the pool's
-    /// lock taken, their streams keep an eighth of their live bytes besides; not with 0.
+    /// Sets the most free bytes in a stream's cache, beyond the last block freed. The pool empties the caches before
+    /// any stream waits or the pool grows. Without, all caches together keep a fifth of the
+    /// [slack](PoolConfig::slack), and each at least 1 MiB, with several streams 4 MiB. While threads find the pool's
+    /// lock taken, their streams keep an eighth of their live bytes more; not with 0.
     cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
 
-    /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of
-    /// the device then counts itself, some 10 ns, from when the pool is made.
+    /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Once such a pool is made, each operation on
+    /// the device's typed memory counts itself, which takes some 10 ns.
     sleeps: bool = false, |on: bool| on;
 
-    /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 lie in slabs, as they do
-    /// by default. There they have up to a sixteenth more than was asked for, or 15 bytes, and are aligned to
-    /// the largest power of two that divides their size, 16 to 256. A slab serves blocks of one size until all
-    /// of it is free. Without, every block is a multiple of 256 bytes, and lies on one.
+    /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 lie in slabs, by default they
+    /// do. There a block wastes up to a sixteenth of its size, or 15 bytes, and is aligned to the largest power of
+    /// two that divides its size, 16 to 256. A slab serves blocks of one size until all of it is free. Without, sizes
+    /// and addresses of all blocks are multiples of 256 bytes.
     slabs: bool = true, |on: bool| on;
 
-    /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation: microseconds
-    /// each.
+    /// Sets whether [`PoolConfig::track`] keeps the backtrace of each allocation, which takes microseconds.
     backtraces: bool = false, |on: bool| on;
 
-    /// Records every allocation and free to a file that `warpool replay` reads: RMM's log, a row each,
-    /// compressed if the name ends in `.gz` (with the feature `gzip`). `%p` in the name becomes the number of the
-    /// process, and the second pool of a process records to `trace.2.csv.gz`. The environment variable
+    /// Records every allocation and free to a file for `warpool replay`, in the format of RMM's log, one row each.
+    /// The file is compressed if its name ends in `.gz` (with the feature `gzip`). `%p` in the name becomes the
+    /// process's number; the second pool of a process records to `trace.2.csv.gz`. The environment variable
     /// `WARPOOL_RECORD` does the same for a program that cannot be changed.
     ///
-    /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench recording`). A
-    /// thread of the recording writes the file ten times a second, and whoever is faster than the file waits. All is
-    /// written when the pool and its blocks are gone, when the process ends by `exit` or the end of `main`, when a
-    /// request fails for want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process
-    /// that is killed loses its last tenth of a second. A child of `fork` records nothing.
+    /// An event takes its thread 40 ns (a core of an AMD EPYC, `cargo bench --bench recording`). A thread of the
+    /// recording writes the file ten times a second; threads that are faster than the file wait. All is written when
+    /// the pool and its blocks are gone, when the process ends by `exit` or the end of `main`, when a request fails
+    /// for lack of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording). A killed process loses its
+    /// last tenth of a second. A child of `fork` records nothing.
     ///
-    /// Blocks have the bytes that were asked for. A block resized where it is frees what it was and allocates what
-    /// it is. Moves by compaction are no events.
+    /// Sizes are those asked for. A block resized in place is recorded as a free and an allocation. Moves by
+    /// compaction are no events.
     ///
     /// ```
     /// use warpool::observe::Trace;
@@ -173,15 +170,15 @@ options! {
     /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
-    /// A file that cannot be made is an error of [`Pool::new`](super::Pool::new). One that takes no more
-    /// later, or a pipe that takes nothing for ten seconds, ends the recording: standard error says so, and
-    /// `flush_recording` gives the error.
+    /// If the file cannot be made, [`Pool::new`](super::Pool::new) fails. A file that cannot be written later, or a
+    /// pipe that nobody reads for ten seconds, ends the recording: standard error says so, and `flush_recording`
+    /// returns the error.
     // `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
     record: Option<PathBuf> = None, |path: impl Into<PathBuf>| Some(path.into());
 
-    /// Lets these devices read and write all of the pool's memory, beside its own device. Copies between
-    /// devices ([`ViewMut::copy_from`](super::ViewMut::copy_from)) and collectives among GPUs of one process
-    /// want it. A mapping then costs the driver some microseconds more for each.
+    /// Lets these devices read and write all of the pool's memory, beside its own device. Copies between devices
+    /// ([`ViewMut::copy_from`](super::ViewMut::copy_from)) and collectives among GPUs of one process need it. For
+    /// each of them a mapping takes the driver some microseconds more.
     ///
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
@@ -197,16 +194,16 @@ options! {
     /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
-    /// A GPU that cannot reach the pool's is an error of [`Pool::new`](super::Pool::new).
-    // Numbers of the GPUs that may use the pool's memory beside its own.
+    /// If a GPU cannot reach the pool's, [`Pool::new`](super::Pool::new) fails.
+    // The GPUs' numbers.
     peers: Vec<u32> = Vec::new(), |devices: &[&Device]| {
         let gpus = devices.iter().map(|device| device.info());
         let gpus = gpus.filter(|info| info.kind == DeviceKind::Cuda);
         gpus.map(|info| info.ordinal).collect()
     };
 
-    /// Sets whether to keep, for each live block, its tag for [`Pool::leak_report`](super::Pool::leak_report).
-    /// Costs a lock and a map entry a block.
+    /// Sets whether to keep the tag of each live block for [`Pool::leak_report`](super::Pool::leak_report). Costs a
+    /// lock and a map entry for each block.
     track: bool = false, |on: bool| on;
 }
 

@@ -1,21 +1,22 @@
-//! How far the pool grows before it maps handles elsewhere, and in how large handles.
+//! How far the pool grows before it maps handles elsewhere, and how large its handles are.
 //!
-//! A handle mapped elsewhere costs the thread that asked for memory some 90 us on an H200, a new one half of
-//! that. A program whose blocks change all the time spends a tenth of its time on them, where a few per cent more
-//! memory would do. So any pool may grow by a small part of its peak, or of the device's memory or its limit, and
-//! there in larger handles.
+//! On an H200, mapping a handle elsewhere takes the allocating thread some 90 us, a new handle half of that. A
+//! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
+//! memory. So a pool may grow by a small part of its peak, or of the device's memory or its limit, and then in larger
+//! handles.
 
 use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE_PART};
 use crate::device::{DeviceInfo, DeviceKind};
 
 pub(super) struct Pace {
-    /// The growth allowed before: this part of the peak, or what a device of so many bytes has to spare.
+    /// The growth allowed, as a part of the peak.
     part: f64,
+    /// Bytes of a device that has memory to spare, or 0.
     device: u64,
 }
 
 impl Pace {
-    /// Fixed where it is configured, and where mappings are not those of a GPU's driver.
+    /// The slack is a fixed part of the peak if it is configured, and on devices that are no GPU.
     pub(super) fn new(configured: Option<f64>, device: &DeviceInfo) -> Self {
         let is_fixed = configured.is_some() || device.kind != DeviceKind::Cuda;
         Self {
@@ -24,20 +25,20 @@ impl Pace {
         }
     }
 
-    /// Bytes beyond a peak that a pool of up to `most` bytes grows by before it maps handles elsewhere.
+    /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
         let spare = self.spare(most);
         let spare = spare.min((peak / SPARE_PART).max(spare / 2));
         spare.max((peak as f64 * self.part) as u64)
     }
 
-    /// What the device, or a limit of `most` bytes, has to spare.
+    /// Bytes to spare of the device, or of a limit of `most`.
     fn spare(&self, most: u64) -> u64 {
         self.device.min(most) / DEVICE_PART
     }
 
-    /// The least size of a new handle, of a pool that holds `held` bytes and may hold `most`. All but a byte of a
-    /// handle may stay idle, so near a limit it is only a small part of what there is to spare.
+    /// The least size of a new handle, for a pool that holds `held` bytes and may hold `most`. All but a byte of a
+    /// handle may stay idle, so under a limit it is only a small part of the bytes to spare.
     pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
         let least = self.spare(most) / SPARE_HANDLES;
         match most < self.device {
@@ -47,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// The device refused memory: it has nothing to spare.
+    /// The device has refused memory, and has none to spare.
     pub(super) fn exhausted(&mut self) {
         self.device = 0;
     }
