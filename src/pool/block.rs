@@ -1,4 +1,4 @@
-//! Memory handed out: raw bytes, freed in stream order when dropped.
+//! Blocks: allocated bytes, freed in stream order when dropped.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE, UNIT};
 use crate::seeded::seeded;
+
 impl Block {
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
         let extent = IdAndSlack::of(id, bytes, requested);
@@ -25,7 +26,7 @@ impl Block {
         block
     }
 
-    /// A block that nobody is told of.
+    /// A block that is not announced to observers.
     #[inline]
     pub(super) fn unseen(lane: &Lane, addr: Addr, extent: IdAndSlack, requested: u64) -> Self {
         Self {
@@ -37,9 +38,9 @@ impl Block {
         }
     }
 
-    /// All captures that a free on `stream` is to keep the block for: those whose work uses it by what was declared,
-    /// that stream's and its own; none where what was declared is of the stream's capture alone, which such a free
-    /// finds by itself.
+    /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
+    /// and of the block's own. None if the declared uses are of that stream's capture alone, which the free finds by
+    /// itself.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
@@ -62,21 +63,21 @@ impl Block {
         captures
     }
 
-    /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
+    /// Whether the block is a part of a graph's memory, which has no extent.
     pub(crate) fn is_private(&self) -> bool {
         self.id() == NONE
     }
 
-    /// Lets the free run behind what a typed buffer left.
+    /// Makes the free run behind the uses that a typed buffer left.
     #[cold]
     pub(super) fn outlast(&mut self, left: Left) {
-        // Within a capture the memory is handed out again, so the home stream's branch runs behind the others.
+        // The capture may allocate the memory again, so the home stream's branch has to run behind the others.
         let home = &self.lane().stream.timeline;
         if let Some(own) = home.recorder() {
             let is_of = |on: &Timeline| on.recorder().is_some_and(|it| Arc::ptr_eq(&it, &own));
             let others = left.branches.iter().filter(|on| on.uid != home.uid);
             for on in others.filter(|on| is_of(on)) {
-                // A capture that the driver gives no event has failed.
+                // If the driver makes no event, the capture has failed.
                 let _ = home.wait_for(on, u64::MAX);
             }
         }
@@ -118,8 +119,8 @@ impl Block {
         self.requested
     }
 
-    /// Bytes the block has: [`Block::bytes`] as the pool rounds them; where threads meet at the pool's lock,
-    /// up to an eighth more, or 4 KiB but not twice that, as a free block of that size was at hand.
+    /// Bytes the block has: [`Block::bytes`] as the pool rounds them. If threads meet at the pool's lock, the block
+    /// may be a free one that is larger by up to an eighth, or by up to 4 KiB but no more than the rounded size.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> u64 {
@@ -132,12 +133,12 @@ impl Block {
         self.lane().stream.timeline.uid
     }
 
-    /// Declares that work queued on `stream`, before or after, uses the block: after the drop nobody has the
-    /// memory before all that is queued on `stream` by that time is done, or waited for on the device.
+    /// Declares that work queued on `stream`, before or after this call, uses the block. After the drop, the memory
+    /// is reused only once all work queued on `stream` by the drop is done, or behind a wait for it on the device.
     ///
-    /// The block's own stream does not wait for that by itself. Where a request finds no other memory it is made
-    /// to; in a pool that is watched or recorded, or was made not to
-    /// [use what is done](super::PoolConfig::reuse), and under capture, it is so by the drop.
+    /// The block's own stream waits for that work only if a request finds no other memory. It waits at the drop under
+    /// capture, and in a pool that is watched, recorded, or set [not to use memory whose work is
+    /// done](super::PoolConfig::reuse).
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -168,9 +169,9 @@ impl Block {
         Ok(())
     }
 
-    /// Gives back all but the first `bytes`, in the block's stream order and behind every use
-    /// declared by [`Block::record_use`] or left by a typed buffer: a multiple of 256 bytes, so none of
-    /// a block in a slab. The address stays.
+    /// Frees all but the first `bytes`, in the block's stream order and behind every use declared by
+    /// [`Block::record_use`] or left by a typed buffer. It frees multiples of 256 bytes, and nothing of a block in a
+    /// slab. The address stays.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -182,9 +183,9 @@ impl Block {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a
-    /// stream declared to use it, is being captured, unless it was allocated in that capture. What the
-    /// driver said of a wait for a declared use. The block is then as it was.
+    /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a declared stream, is
+    /// under capture, unless the block was allocated in that capture. What the driver said to a wait for a declared
+    /// use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
             let most = self.requested;
@@ -215,7 +216,7 @@ impl Block {
         self.extent = IdAndSlack::new(self.id(), (capacity - bytes) as u32);
     }
 
-    /// Makes the block's stream wait for all uses; an error where captured work has the block.
+    /// Makes the block's stream wait for all uses; an error if captured work uses the block.
     fn wait_for_tail_uses(&self) -> Result<()> {
         if !self.is_private() {
             self.lane().stream.refuse_under_capture()?;
@@ -231,9 +232,9 @@ impl Block {
         }
     }
 
-    /// Lets the block have at least `bytes`, not less than it has, where it is; false, with nothing done,
-    /// where the memory behind it is not free. What is added is ready behind what the block's own stream
-    /// was given so far: not under capture, where that is work that only launches of its graph run.
+    /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free.
+    /// The added memory is ready behind the work queued on the block's stream so far. So not under capture: only
+    /// launches of the graph run that work.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {
@@ -241,7 +242,7 @@ impl Block {
         }
         let capacity = rounded(bytes)?.max(before);
         let (id, lane, more) = (self.id(), self.lane(), capacity - before);
-        // Private memory is no extent.
+        // Private memory has no extent.
         let may_grow = more > 0 && !self.is_private() && !lane.timeline.is_captured();
         if may_grow {
             (lane.shared).work(|core| ask::some(core.waits_to_grow(id, more, lane.slot)))?;
@@ -262,14 +263,14 @@ impl Block {
     /// ordered before this point of `stream`. [`Block::record_use`] has an example.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; the block is then freed
-    /// on its own stream. What the driver said of a wait for a declared use; the host then waits instead.
+    /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own stream. What the
+    /// driver said to a wait for a declared use; the host then waits instead.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
         if stream.id() == self.stream_id() {
             return Ok(());
         }
         let Some(lane) = nearby(&self.lane().shared, stream)? else {
-            // The pool has no handle any more and keeps no cache: the home stream waits instead.
+            // The pool is closed and has no lane for `stream`: the block's own stream waits instead.
             return match seeded!("closed-pool-frees-without-a-wait") {
                 true => Ok(()),
                 false => {
@@ -292,7 +293,7 @@ impl Block {
         let uses = this.uses.take();
         let transfer = &lane.shared.transfer;
         let waited = uses.map_or(Ok(()), |uses| transfer.timed(|| uses.wait(&lane.timeline)));
-        // Asked of this lane: the other's threads write beside where it says so.
+        // This lane's flag, not that of the block's lane, whose threads write the same cache line.
         if lane.is_observed {
             this.tell(Event::Free(stream.core()));
         }
@@ -305,7 +306,7 @@ impl Block {
     }
 }
 
-/// Frees a block with declared uses, behind them; a graph whose captured work uses it keeps it.
+/// Frees a block behind its declared uses. If captured work uses it, the graph keeps it.
 #[cold]
 #[inline(never)]
 fn free_used(mut block: Block) {
@@ -333,7 +334,7 @@ fn free_used(mut block: Block) {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        // Nothing here is given the block's address, so that it need not be in memory.
+        // Nothing here takes the block's address, so that it need not be in memory.
         if let Some(uses) = self.uses.take() {
             let uses = Some(uses);
             let block = Self { uses, ..*self };

@@ -1,5 +1,5 @@
-//! Typed buffers: memory that keeps a log of its uses, so that any stream may be given it. A pool makes them
-//! empty, zeroed, filled, or from a slice.
+//! Typed buffers: memory with a log of its uses, so that any stream may use it. A pool makes them uninitialized,
+//! zeroed, filled, or from a slice.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
-/// What every typed buffer has, by its address, length and place.
+/// The views of a typed buffer, from its address, length and place.
 macro_rules! elements {
     ($buffer:ident) => {
         impl<T: Pod> $buffer<T> {
@@ -52,14 +52,13 @@ elements!(PoolBuf);
 
 /// A buffer of `len` elements of `T` in device memory.
 ///
-/// **Order.** Operations that take the buffer's views may run on any stream of its device: each waits
-/// on the device for the work before it that it must not overtake, and the drop, which frees the memory
-/// in the order of the buffer's own stream, waits for all of them. Reads do not wait for reads, nor parts
-/// of the buffer for each other ([`ViewMut::split_at`]). Kernels of the application's own are queued by
-/// [`Stream::kernel`], which does the same; [`PoolBuf::addr`] alone orders nothing.
+/// **Order.** Operations on the buffer's views may run on any stream of its device. Each waits on the device for
+/// the earlier work that it must not overtake. The drop frees the memory in the order of the buffer's own stream,
+/// behind all of them. Reads do not wait for reads, nor parts of the buffer for each other ([`ViewMut::split_at`]).
+/// [`Stream::kernel`] queues kernels of the application in the same order; [`PoolBuf::addr`] alone orders nothing.
 ///
-/// Memory that a graph has captured work on lasts as long as the graph. The address does not change while
-/// the buffer lives. Safe to send to and use from any thread.
+/// If a graph has captured work on the memory, it lasts as long as the graph. The address does not change while the
+/// buffer lives. Safe to send to and use from any thread.
 ///
 /// ```
 /// # let device = warpool::Device::host()?;
@@ -90,7 +89,7 @@ impl<T: Pod> PoolBuf<T> {
         }
     }
 
-    /// Address of the first element. Work that is given it is ordered by the caller.
+    /// Address of the first element. The caller orders work that uses it.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.block.addr()
@@ -131,19 +130,18 @@ impl<T: Pod> PoolBuf<T> {
         self.view_mut().slice(range)
     }
 
-    /// All bytes of the block, elements or not, to be written.
+    /// All bytes of the block, also those beyond the elements, to be written.
     pub(crate) fn whole_view_mut(&mut self) -> ViewMut<'_, u8> {
         ViewMut::new(self.addr(), self.block.capacity() as usize, self.place())
     }
 
-    /// The first `bytes` of the memory as elements of another type, with its uses. The rest goes back to
-    /// the pool.
+    /// The first `bytes` of the memory as elements of another type, with its log of uses. Frees the rest.
     pub(crate) fn retyped<D: Pod>(mut self, bytes: u64) -> Result<PoolBuf<D>> {
-        // A graph that uses the memory goes on to use all of it.
+        // A graph that uses the memory uses all of it.
         let kept = self.log.is_in_a_graph() && !seeded!("retyped-buffer-shrinks-under-its-graph");
         if bytes < self.block.bytes() && !kept {
             match self.block.shrink(bytes) {
-                // Captured work uses all of it: what is too much stays room.
+                // Captured work uses all of it: the rest stays room.
                 Ok(()) | Err(Error::Invalid { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -158,7 +156,7 @@ impl<T: Pod> PoolBuf<T> {
         })
     }
 
-    /// Copies `data` into the buffer on its own stream: see [`ViewMut::upload`], which takes any.
+    /// Copies `data` into the buffer on its own stream; [`ViewMut::upload`] takes any stream.
     ///
     /// # Errors
     /// As [`ViewMut::upload`].
@@ -167,7 +165,7 @@ impl<T: Pod> PoolBuf<T> {
         to.upload_on(self.home(), data)
     }
 
-    /// Copies the buffer to the host on its own stream: see [`View::download`], which takes any.
+    /// Copies the buffer to the host on its own stream; [`View::download`] takes any stream.
     ///
     /// # Errors
     /// As [`View::download`].
@@ -176,7 +174,7 @@ impl<T: Pod> PoolBuf<T> {
     }
 }
 
-/// Gives up the type. The free still runs behind all uses of the views.
+/// Drops the type. The free still runs behind all uses of the views.
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
         buf.carry_uses();
@@ -194,7 +192,7 @@ impl<T> PoolBuf<T> {
         }
     }
 
-    /// Lets the block's free run behind the uses of other streams.
+    /// Makes the block's free run behind the uses of other streams.
     #[inline]
     fn carry_uses(&mut self) {
         if let Some(left) = self.log.leave() {
@@ -218,7 +216,7 @@ impl<T: Pod> fmt::Debug for PoolBuf<T> {
     }
 }
 
-/// Bytes of `len` elements of `T`; one where they have none, since a block has at least that.
+/// Bytes of `len` elements of `T`; at least one, as a block has at least one.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
     let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
     let bytes = bytes.map(|bytes| bytes.max(1));
@@ -226,7 +224,7 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
 }
 
 impl Pool {
-    /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
+    /// A block for `len` elements of `T` that is no slot, so that it can be moved and resized.
     pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
         self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)
     }
@@ -250,7 +248,7 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// Allocates a buffer of `len` elements on `stream`, all of whose bits are 0 in stream order.
+    /// Allocates a buffer of `len` elements on `stream` and sets all bits to 0 in stream order.
     ///
     /// # Errors
     /// As [`Pool::alloc_typed`]; what the driver said of the fill.
@@ -304,7 +302,7 @@ impl Pool {
             let few = format!("{room} bytes do not hold {len} elements of {bytes} bytes");
             return Err(Error::invalid("room", few + ": ask for more"));
         }
-        // A block is aligned as its size is.
+        // A block has the alignment of its size.
         let align = (align_of::<T>() as u64).min(UNIT);
         let room = room.max(1).checked_next_multiple_of(align).unwrap_or(room);
         Ok(PoolBuf::new(self.alloc(stream, room)?, len))

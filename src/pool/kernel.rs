@@ -1,4 +1,4 @@
-//! Kernels of the application's own, queued in the order of the memory they use.
+//! Kernels of the application, queued in the order of the memory they use.
 
 use super::view::{View, ViewMut};
 use crate::device::{Access, Note, Stream, Use, ordered};
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
-/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
+/// The memory that an application's kernel uses, and the stream it runs on: made by [`Stream::kernel`].
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
 pub struct Kernel<'a> {
@@ -17,8 +17,8 @@ pub struct Kernel<'a> {
 }
 
 impl Stream {
-    /// A kernel of the application's own, to be queued on this stream in the order of the memory that it
-    /// is said to use. The name is for reports.
+    /// A kernel of the application, to be queued on this stream in the order of the memory that it is declared to
+    /// use. The name is for reports.
     ///
     /// ```
     /// # use warpool::{Device, Pool, PoolConfig};
@@ -54,36 +54,35 @@ impl<'a> Kernel<'a> {
         self
     }
 
-    /// It reads these elements.
+    /// Declares that it reads these elements.
     pub fn reads<T: Pod>(self, view: impl Into<View<'a, T>>) -> Self {
         let view = view.into();
         self.uses(view.used(), Access::read(view.addr(), view.bytes()))
     }
 
-    /// It writes these elements, and may read them.
+    /// Declares that it writes these elements, and may read them.
     pub fn writes<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
         let view = view.into();
         self.uses(view.used(), Access::write(view.addr(), view.bytes()))
     }
 
-    /// It adds to these elements atomically. Ordered as a write; tools that watch the device
-    /// (`sanitize`) let it run beside others of its kind.
+    /// Declares that it adds to these elements atomically. Ordered like a write; the checker of stream order
+    /// (`sanitize`) lets it overlap with other atomic adds.
     pub fn adds<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
         let view = view.into();
         self.uses(view.used(), Access::atomic(view.addr(), view.bytes()))
     }
 
-    /// Makes the stream wait on the device for what the kernel must not overtake, calls `launch`, which
-    /// queues it, and returns its value. What comes after, the free of the memory too, waits for it in turn.
+    /// Makes the stream wait on the device for the work that the kernel must not overtake, calls `launch`, which
+    /// queues the kernel, and returns its value. Later uses of the memory, and its free, wait for the kernel.
     ///
-    /// `launch` may be anything that gives work to the stream, and to no other. On a GPU the device's context
-    /// is current while it runs. Where it fails or panics, it is taken to have queued its work. It may use the
-    /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it, and
-    /// its own are an error.
+    /// `launch` may queue any work on the stream, and on no other. On a GPU the device's context is current while it
+    /// runs. If it fails or panics, the crate assumes that it has queued its work. It may use the crate. But while it
+    /// runs, launches by other threads of graphs that use the same memory wait for it, and its own are an error.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the
-    /// driver said of a wait. `launch` is then not called.
+    /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the driver said
+    /// to a wait. `launch` is then not called.
     pub fn launch<R>(self, launch: impl FnOnce(&Stream) -> R) -> Result<R> {
         let stream = self.stream;
         ordered(stream.core(), &self.uses, || {

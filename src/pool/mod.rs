@@ -1,31 +1,29 @@
-//! The stream-ordered pool. What a pool is made of is in `structure`, and what each part does in the file of
-//! its name.
+//! The stream-ordered pool. `structure` has the types that it is made of.
 //!
 //! # The path of a request
 //!
-//! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). Its cache has what was
-//!    freed there, by size (`cache`): two locked instructions, no other thread.
-//! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock. Where
-//!    others have the lock, the lane makes do with a block nearly of the size (`cache::crowd`).
-//! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
+//! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). The lane's cache has
+//!    blocks that were freed there, by size (`cache`): two locked instructions, no other thread.
+//! 2. If the cache has none, `Lane::serve_ready` takes a hole that is ready, under the pool's lock. If other threads
+//!    have the lock, the lane takes a slightly larger block of its cache (`cache::crowd`).
+//! 3. Other requests climb the **ladder** (`ladder`), a list of steps, cheap ones first. The first that works
 //!    serves the request:
-//!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
-//!      (`cache::transfer`, `holes`); what the driver says when asked how far the streams are;
-//!    - *waiting*: blocks that others still use, other streams' caches and holes, behind a wait on the device
+//!    - *ready*: a batch, a slot or a hole that no queued work uses, or that the stream runs behind
+//!      (`cache::transfer`, `holes`), also after asking the driver how far the streams are;
+//!    - *waiting*: blocks that other streams use, other streams' caches and holes, behind a wait on the device
 //!      (`cache::used`, `cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
-//!    - *measures*: merging, waiting, giving back what does not fit (`release`);
+//!    - *measures*: merging, waiting, releasing handles that do not fit (`release`);
 //!    - *help*: what layers above and the application registered (`pressure`).
-//! 4. A step looks at the **heap** (`crate::heap`, integers only) under the pool's lock. What calls the
-//!    driver is a **job** (`job`): its memory is held and its bytes are counted under the lock, the driver is
-//!    called without it, and then what came of it is booked. Mappings (`grow`), releases (`release`) and
-//!    questions to the driver are jobs.
-//! 5. A block freed goes to the cache of the lane it was freed on; what that has no room for goes
-//!    to the transfer cache or into the heap (`cache::transfer`). One that other streams still use is kept until
-//!    they are done (`cache::used`).
+//! 4. A step looks at the **heap** (`crate::heap`, integers only) under the pool's lock. Driver calls are **jobs**
+//!    (`job`): a job holds its memory and counts its bytes under the lock, calls the driver without it, and books the
+//!    outcome under it. Mappings (`grow`), releases (`release`) and questions to the driver are jobs.
+//! 5. A free puts the block into the cache of the lane it was freed on. A full cache passes blocks on to the transfer
+//!    cache or the heap (`cache::transfer`). A block that other streams still use waits until they are done
+//!    (`cache::used`).
 //!
-//! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
-//! (`private`). `stats` has what is counted on the way, and `observers` who listens to what becomes of blocks.
+//! `tuning` has all constants with their reasons, `private` the memory of streams under capture, `stats` the counters,
+//! `observers` the recording and tracking of blocks.
 
 mod ask;
 mod block;
@@ -33,7 +31,6 @@ mod buf;
 mod cache;
 mod config;
 mod core;
-
 mod grow;
 mod grow_buf;
 mod holes;
@@ -93,13 +90,13 @@ const APPLICATION_RANK: u8 = 200;
 
 /// A pool of device memory. Cheap to clone; all clones are the same pool.
 ///
-/// Blocks are allocated and freed in the order of a [`Stream`]: an allocation never waits on the host for
-/// the device, and memory freed on a stream is there again for the next allocation on it. Other streams get
-/// it once its work is done, or wait for it on the device.
+/// Blocks are allocated and freed in the order of a [`Stream`]: an allocation never waits on the host for the device,
+/// and the next allocation on a stream may reuse memory freed on it at once. Other streams get that memory once the
+/// work that uses it is done, or wait for it on the device.
 ///
-/// The pool reserves addresses when it is made and takes physical memory as it is needed, up to
-/// [`PoolConfig::limit`]. It gives memory back on [`Pool::trim`] and when the last handle and the
-/// last block are dropped, which waits for work that still uses freed memory.
+/// The pool reserves addresses when it is made and takes physical memory as needed, up to [`PoolConfig::limit`]. It
+/// releases memory on [`Pool::trim`], and when its last handle and last block are dropped, which waits for work that
+/// still uses freed memory.
 ///
 /// Safe to use from any thread. Threads with streams of their own share no lock on the hot path.
 ///
@@ -121,12 +118,11 @@ const APPLICATION_RANK: u8 = 200;
 #[derive(Clone)]
 pub struct Pool {
     handle: Arc<Handle>,
-    /// What every allocation reads is here: where the handle is, it may be in no cache of the processor.
+    /// Copied here because every allocation reads it: the handle may be in no processor cache.
     uid: u64,
 }
 
 struct Handle {
-    /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
     /// The pool that this is a part of.
     whole: Weak<Handle>,
@@ -143,7 +139,7 @@ impl Pool {
     /// Makes a pool on `device`.
     ///
     /// # Errors
-    /// What the driver said when addresses were reserved or memory preallocated.
+    /// What the driver said to reserving addresses or preallocating memory.
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         Self::part_of(Weak::new(), device, config)
     }
@@ -179,7 +175,7 @@ impl Pool {
         Some(unsafe { lane.get() })
     }
 
-    /// The lane for the calling thread, its own if it keeps finding others at it.
+    /// The lane for the calling thread. A thread that often finds the lane taken gets one of its own.
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
         let found = match self.remembered_lane(stream) {
             None => self.shared().open_lane(stream)?,
@@ -209,14 +205,14 @@ impl Pool {
             }
             missed = (extent == MISSED).then_some(lane);
         }
-        // Taken apart, so that a block served above need not pass through memory to meet this one.
+        // Matched and rebuilt, so that the block returned above need not be in memory to meet this one.
         match self.alloc_slowly(stream, bytes, missed) {
             Ok(block) => Ok(block),
             Err(error) => Err(error),
         }
     }
 
-    /// What the cache does not serve; `missed` is the lane that has looked already.
+    /// Serves what the cache does not; `missed` is the lane that has looked there.
     #[cold]
     #[inline(never)]
     fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
@@ -226,13 +222,13 @@ impl Pool {
         }
     }
 
-    /// Gives idle memory back to the device, keeping at least `keep` bytes, and returns the bytes
-    /// released. Waits on the host for work that still uses the memory.
+    /// Releases idle memory to the device, keeps at least `keep` bytes, and returns the bytes released. Waits on
+    /// the host for work that still uses the memory.
     ///
-    /// What growing buffers no longer use goes however much is kept, as no request could have it.
+    /// Memory that growing buffers no longer use is always released, as no request can use it.
     ///
     /// # Errors
-    /// What the driver said; what was released until then stays released.
+    /// What the driver said; memory released until then stays released.
     #[doc(alias = "empty_cache")]
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
@@ -241,8 +237,8 @@ impl Pool {
         released
     }
 
-    /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.
-    /// A pool that holds more keeps it until it is trimmed.
+    /// Sets the most physical bytes the pool may hold; `None` for as much as the device has. A pool that holds more
+    /// keeps it until it is trimmed.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -262,8 +258,8 @@ impl Pool {
         self.shared().core.lock().config.limit
     }
 
-    /// Changes the physical bytes above which idle memory is given back, as [`PoolConfig::soft_limit`]
-    /// says; `None` to keep it.
+    /// Sets the physical bytes above which idle memory is released, see [`PoolConfig::soft_limit`]; `None` to keep
+    /// it.
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
     }
@@ -283,11 +279,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Registers what the application does before a request fails: spill, free, shrink a batch.
+    /// Registers a callback for requests that are about to fail: it may spill, free, or shrink a batch.
     ///
-    /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate, free and
-    /// trim. It is asked again while it says [`Relief::Retry`] and the request still fails. Its own requests
-    /// ask no callback. A panic goes on to whoever asked for memory, and the pool is as it was.
+    /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate, free and trim. It is
+    /// called again while it returns [`Relief::Retry`] and the request still fails. Its own requests call no
+    /// callback. A panic goes on to the caller that allocates, and the pool is as it was.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -311,8 +307,8 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// Waits until all that was asked for so far is in the file of [`PoolConfig::record`], and returns its
-    /// path; `None` where nothing is recorded.
+    /// Waits until all events so far are in the file of [`PoolConfig::record`], and returns its path; `None` if the
+    /// pool does not record.
     ///
     /// # Errors
     /// What went wrong with the file, now or before.
@@ -322,8 +318,8 @@ impl Pool {
         recording.map(flushed).transpose()
     }
 
-    /// Everything that is counted, by size class and stream. Costs some microseconds, in which allocations
-    /// wait for the reader no longer than for each other.
+    /// All figures, by size class and by stream. Takes some microseconds; meanwhile allocations wait for it no longer
+    /// than for each other.
     #[doc(alias = "memory_stats")]
     #[doc(alias = "memory_summary")]
     #[doc(alias = "memory_allocated")]
@@ -334,14 +330,14 @@ impl Pool {
         self.shared().stats()
     }
 
-    /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
+    /// Sets all peaks to the current values: those of the pool, its classes and its streams.
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();
     }
 
-    /// Checks the pool's state: no overlap, no lost byte, sums agree, every free byte's history can be
-    /// waited for. For tests; walks everything under the pool's lock.
+    /// Checks the pool's state, for tests: no overlap, no lost byte, sums agree, all work that free bytes wait for
+    /// can be waited for. A walk under the pool's lock.
     ///
     /// # Errors
     /// What is wrong, in words.
