@@ -1,9 +1,9 @@
-//! Buffers that grow and shrink where they are.
+//! Buffers that grow and shrink in place.
 //!
-//! A growing buffer has addresses for the most it may ever hold, a range of its own beside the pool's,
-//! and memory is mapped at their end as it grows (`pages`). What it holds counts with the pool's memory,
-//! and what the pool has idle goes for it. What it no longer needs is unmapped once all its uses
-//! are done. Nobody waits on the host for that, but where memory is short or a trim asks.
+//! A growing buffer reserves addresses for the most it may ever hold, beside the pool's range, and maps memory there
+//! as it grows (`pages`). This memory counts with the pool's, and the pool releases idle memory for it. Memory that
+//! the buffer no longer needs is unmapped once all its uses are done. The host waits for that only when memory is
+//! short, or in a trim.
 
 mod pages;
 
@@ -27,19 +27,17 @@ use crate::sync::Mutex;
 /// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without
 /// a copy, and gives memory back as it shrinks. Made by [`Pool::grow_buf`].
 ///
-/// **Memory.** It is mapped in handles of [`DeviceInfo::granule`](crate::device::DeviceInfo) bytes or a
-/// multiple, see [`PoolConfig::handles`](super::PoolConfig::handles). They count in
-/// [`PoolStats::reserved`](super::PoolStats) and under the pool's limits; before the pool holds more than
-/// its slack over its peak, or than its limit, it gives up idle memory for them. Growing within
-/// [`GrowBuf::capacity`] makes no call of the driver.
+/// **Memory.** It is mapped in handles of [`DeviceInfo::granule`](crate::device::DeviceInfo) bytes or a multiple, see
+/// [`PoolConfig::handles`](super::PoolConfig::handles). They count in [`PoolStats::reserved`](super::PoolStats) and
+/// under the pool's limits. Before the pool exceeds the slack over its peak, or its limit, it releases idle memory
+/// for them. Growing within [`GrowBuf::capacity`] makes no driver call.
 ///
-/// **Order.** That of a [`PoolBuf`](super::PoolBuf). A handle that the buffer no longer needs is given back
-/// once all uses of the buffer are done, and all that its own stream was given until then; a buffer that
-/// grows before has it back. The same goes for the drop, which does not wait.
+/// **Order.** As for a [`PoolBuf`](super::PoolBuf). A handle that the buffer no longer needs is released once all
+/// uses of the buffer are done, and all work queued on its own stream until then. If the buffer grows before that,
+/// it uses the handle again. The same holds for the drop, which does not wait.
 ///
-/// While its own stream is captured, and while a graph has captured work on the buffer, it keeps the memory
-/// it has. It [sleeps](Pool::sleep) with its
-/// pool, and does not grow meanwhile. Safe to send to and use from any thread.
+/// While its own stream is under capture, and while a graph has captured work on the buffer, it keeps its memory. It
+/// [sleeps](Pool::sleep) with its pool, and does not grow meanwhile. Safe to send to and use from any thread.
 ///
 /// ```
 /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -70,12 +68,12 @@ pub struct GrowBuf<T> {
 elements!(GrowBuf);
 
 impl Pool {
-    /// Makes a buffer on `stream` that may grow up to `most` elements, and has none. It takes addresses
-    /// for all of them, of which a process has some 2^47, and no memory.
+    /// Makes an empty buffer on `stream` that may grow up to `most` elements. It reserves addresses for all of
+    /// them, of which a process has some 2^47, and takes no memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more than 2^46 bytes, or a stream of another device; what the driver said
-    /// of the addresses.
+    /// [`Error::Invalid`] for more than 2^46 bytes, or a stream of another device; what the driver said to the
+    /// reservation.
     pub fn grow_buf<T: Pod>(&self, stream: &Stream, most: usize) -> Result<GrowBuf<T>> {
         self.shared().refuse_other_device(stream)?;
         let bytes = (most as u64).checked_mul(size_of::<T>() as u64);
@@ -105,7 +103,7 @@ impl Pool {
 }
 
 impl<T: Pod> GrowBuf<T> {
-    /// Address of the first element, now and later. Work that is given it is ordered by the caller.
+    /// Address of the first element, which never changes. The caller orders work that uses it.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.pages.base
@@ -118,21 +116,20 @@ impl<T: Pod> GrowBuf<T> {
         elements.map_or(self.most, |elements| self.most.min(elements as usize))
     }
 
-    /// Grows or shrinks the buffer to `len` elements. Those it had keep their value and address, those
-    /// that are new have any value. Handles behind the last element are given back in stream order.
-    /// Where the limit or the device lacks room, growing may wait on the host, as [`Pool::trim`] does, and
-    /// calls what [`Pool::on_pressure`] registered.
+    /// Grows or shrinks the buffer to `len` elements. Old elements keep their value and address; new elements have
+    /// any value. Handles behind the last element are released in stream order. If the limit or the device lacks
+    /// room, growing may wait on the host, as [`Pool::trim`] does, and calls what [`Pool::on_pressure`] registered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more elements than there are addresses for; [`Error::OutOfMemory`] where neither
-    /// the limit nor the device has room; what the driver said. The buffer is then as it was.
+    /// [`Error::Invalid`] for more elements than the buffer has addresses for; [`Error::OutOfMemory`] if the limit or
+    /// the device has no room; what the driver said. The buffer is then as it was.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         if len > self.most {
             let why = format!("{len} elements are more than the buffer's {}", self.most);
             return Err(Error::invalid("len", why));
         }
         let bytes = (len * size_of::<T>()) as u64;
-        // Captured work of the application's own is on no log: the stream alone says that there may be some.
+        // No log has captured work of the application's own: the stream's capture says that there may be some.
         let kept = self.home.timeline.recorder().is_some()
             || self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
         if len > self.len {
@@ -151,9 +148,9 @@ impl<T: Pod> GrowBuf<T> {
     /// Copies `data` behind the last element on `stream`, and waits for the copy.
     ///
     /// # Errors
-    /// As [`GrowBuf::resize`] and [`ViewMut::upload`]. The buffer has then the elements that it had.
+    /// As [`GrowBuf::resize`] and [`ViewMut::upload`]. The buffer then has its old elements.
     pub fn extend_from(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
-        // Nothing is mapped for what will not be copied.
+        // Before any memory is mapped.
         self.shared.refuse_other_device(stream)?;
         stream.core().refuse_under_capture()?;
         let before = self.len;
@@ -176,11 +173,11 @@ impl<T: Pod> GrowBuf<T> {
 }
 
 impl<T> GrowBuf<T> {
-    /// What has to be done before memory goes.
+    /// The work that has to be done before memory is released.
     fn uses(&self) -> Vec<Mark> {
         let mut marks = self.log.uses();
         let home = &self.home.timeline;
-        // The stream is there as long as the buffer. Its lock may be held by a thread that waits for room in its queue.
+        // Without the stream's lock: a thread may hold it while it waits for room in the queue.
         marks.push((Arc::clone(home), home.queued_tick()));
         marks.retain(|_| !seeded!("growing-buffer-forgets-its-uses"));
         marks

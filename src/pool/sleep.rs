@@ -1,19 +1,18 @@
-//! A pool that sleeps: its blocks keep their addresses, and the device has its physical memory.
+//! A sleeping pool keeps its blocks' addresses and releases its physical memory to the device.
 //!
-//! A pool sleeps as a whole, so that every handle goes, whatever blocks share it. Falling asleep and waking
-//! are made by one thread at a time, and without the pool's lock. Meanwhile, and while it sleeps:
+//! A pool sleeps as a whole: all its handles are released. One thread at a time puts it to sleep or wakes it, without
+//! the pool's lock. Meanwhile, and while it sleeps:
 //!
-//! - operations on its memory are refused (`device::awake`), and those before have been waited for;
-//! - requests are refused, by the ladder and by every stream's cache, which keeps nothing (`aside`);
-//! - no handle is mapped elsewhere or given back, since none is idle (`Core::idle`).
+//! - operations on its memory are refused (`device::awake`); those under way were waited for;
+//! - requests are refused, by the ladder and by every lane, whose cache keeps nothing (`aside`);
+//! - no handle is mapped elsewhere or released, as none is idle (`Core::idle`).
 //!
-//! The driver takes as long for a few megabytes' handle as the bus for its bytes. So the frames go in parts,
-//! by address: each is unmapped while the next is copied, and made again while those before it are.
+//! For a handle of a few megabytes the driver takes as long as the bus for its bytes. So frames are handled in parts,
+//! by address: each part is unmapped while the next is copied, and made again while the parts before it are copied.
 //!
 //! Growing buffers sleep with their pool: their handles are frames too, beside the pool's range.
 //!
-//! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
-//! whose blocks are all gone is not made again.
+//! The heap stays as it is. A dropped block becomes free as usual, and a handle without blocks is not made again.
 
 use super::core::{Core, CoreLock};
 use super::mapping::IdleFrame;
@@ -25,13 +24,13 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
-/// Parts beyond which more of them hide no more of the driver's time.
+/// Number of parts; more hide no more of the driver's time.
 const PARTS: u64 = 16;
 
 /// Most bytes of a part, unless one handle has more: two or three milliseconds of the bus, or sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Frames that lie above one another, and the live bytes in them.
+/// Frames in address order, and the live ranges in them.
 #[derive(Default)]
 struct Part {
     frames: Vec<FrameId>,
@@ -42,13 +41,13 @@ struct Part {
 }
 
 impl Sleeping {
-    /// Waits for all copies, once more where the driver would not: memory may not be unmapped under them.
+    /// Waits for all copies, and tries again if the driver fails: memory must not be unmapped under them.
     fn wait(&self) -> Result<()> {
         (self.stream.synchronize()).or_else(|_| self.stream.synchronize())
     }
 }
 
-/// What of these ranges, which ascend, lies between two addresses.
+/// The parts of `ranges` between two addresses.
 fn clip(ranges: &Ranges, from: Addr, to: Addr) -> Ranges {
     let first = ranges.partition_point(|(start, bytes)| start + bytes <= from);
     let part = |&(start, bytes): &(Addr, u64)| {
@@ -70,13 +69,13 @@ impl Core {
         }
     }
 
-    /// Makes gaps of the frames that sleep and that no block needs any more.
+    /// Turns sleeping frames without blocks into gaps.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
         for hole in self.large_holes() {
             let idle = self.idle_in(hole).filter(|it| !it.frame.awake);
             let idle: Vec<IdleFrame> = idle.collect();
-            // From the last on: what is left of a hole below keeps its number.
+            // From the last on: the rest of the hole, below, keeps its id.
             for IdleFrame { id, frame, .. } in idle.into_iter().rev() {
                 let gone = self.extents.retire(hole, frame.start, frame.end());
                 self.arena.forget_asleep(id);
@@ -87,8 +86,8 @@ impl Core {
 }
 
 impl CoreLock {
-    /// Takes a frame that is awake down and books it; gives the bytes that the device has back. What that does not
-    /// take is offered again, see `Arena::offered`.
+    /// Unmaps and releases a frame that is awake, and books it with `book`; returns the bytes released. If the driver
+    /// refuses to release the handle, it is offered again, see `Arena::offered`.
     pub(super) fn take_down(
         &self,
         id: FrameId,
@@ -118,13 +117,12 @@ impl Lane {
 }
 
 impl Shared {
-    /// Puts the pool to sleep: `prepare` is given the ranges of live blocks, and what it gives copies them.
-    /// Gives the bytes given back to the device; 0 where the pool sleeps already.
+    /// Puts the pool to sleep. `prepare` gets the ranges of live blocks and returns what copies them. Returns the
+    /// bytes released to the device; 0 if the pool sleeps already.
     ///
     /// # Errors
-    /// As `Device::suspend`, what `prepare` says, what the driver said. The pool is then awake, unless the
-    /// driver would neither take down a mapping nor make again those that it took down: it sleeps then, with
-    /// nothing lost.
+    /// As `Device::suspend`; what `prepare` or the driver said. The pool is then awake. If the driver fails both to
+    /// unmap a frame and to make the others again, the pool sleeps, with nothing lost.
     pub(crate) fn sleep(&self, prepare: impl FnOnce(&Ranges) -> Result<Copies>) -> Result<u64> {
         if !self.core.lock().config.sleeps {
             let why = "it may not be put to sleep: make it with PoolConfig::sleeps(true)";
@@ -134,11 +132,11 @@ impl Shared {
         if asleep.is_some() {
             return Ok(0);
         }
-        // Idle memory need not come back. What the driver refuses sleeps with the rest.
+        // Idle memory is not restored. What the driver does not release sleeps with the rest.
         let _ = self.trim(0);
         self.device.suspend(&self.awake)?;
         self.set_asleep(true);
-        // What has begun comes to its end: nothing new begins.
+        // No new job begins; jobs under way end.
         let mut core = self.core.lock();
         while core.under_way.jobs > 0 {
             core = self.wait_for_others(core);
@@ -159,7 +157,7 @@ impl Shared {
         asleep: &mut Option<Sleeping>,
         prepare: impl FnOnce(&Ranges) -> Result<Copies>,
     ) -> Result<()> {
-        // No mapping is left but those of the frames themselves.
+        // Only the frames' own mappings are left after this.
         self.work(|core| {
             let old = core.unkeep(core.arena.kept_beyond(0));
             core.retiring.extend(old);
@@ -172,7 +170,7 @@ impl Shared {
         };
         let lain = self.lie_down(&mut sleeping);
         if lain.is_err() {
-            // What stays awake is used again.
+            // The frames that are still mapped are used again.
             let _ = sleeping.wait();
         }
         if lain.is_ok() || self.get_up(&mut sleeping).is_err() {
@@ -181,11 +179,11 @@ impl Shared {
         lain
     }
 
-    /// Wakes the pool; gives the bytes taken from the device, 0 where it does not sleep.
+    /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] beyond the limit, or where the device has not so much; what the driver said.
-    /// The pool then sleeps on.
+    /// [`Error::OutOfMemory`] beyond the limit, or if the device has too little; what the driver said. The pool then
+    /// sleeps on.
     pub(crate) fn wake(&self) -> Result<u64> {
         let mut asleep = lock(&self.asleep);
         let Some(sleeping) = &mut *asleep else {
@@ -207,7 +205,7 @@ impl Shared {
     fn open(&self) {
         self.set_asleep(false);
         self.device.resume(&self.awake);
-        // Buffers that shrank or were dropped meanwhile.
+        // For buffers that shrank or were dropped meanwhile.
         self.settle_all(false);
     }
 
@@ -218,7 +216,7 @@ impl Shared {
         all.for_each(|(_, lane)| lane.set_asleep(asleep));
     }
 
-    /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.
+    /// All ranges with contents: live blocks, and the used parts of growing buffers.
     pub(super) fn live_ranges(&self) -> Ranges {
         let pages = self.all_pages();
         let growing = pages.iter().map(|it| (it.base, it.bytes()));
@@ -265,8 +263,7 @@ impl Shared {
         parts
     }
 
-    /// Saves the contents and takes all frames down, each part while the next is copied. Stops at the first that
-    /// the driver does not copy or take down.
+    /// Saves the contents and unmaps all frames, each part while the next is copied. Stops at the first failure.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
         let parts = self.sleeping_parts(Addr::MAX);
         let mut copied = None;
@@ -294,8 +291,8 @@ impl Shared {
         each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))
     }
 
-    /// Makes the frames again that are needed, and brings back what was saved of them, each part while those before
-    /// are copied. Of one that fails, all are taken down again.
+    /// Makes the needed frames again and restores their contents, each part while the parts before it are copied.
+    /// After a failure it unmaps all again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
         if sleeping.end == 0 {
             return Ok(());
@@ -319,14 +316,14 @@ impl Shared {
         });
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
-            // What the driver does not take down is made no second time. Copies that it would not wait for
-            // may be under way still, and their memory stays mapped.
+            // A frame that the driver does not unmap stays made. If the wait failed, copies may be under way, and
+            // their memory stays mapped.
             let _ = parts.iter().try_for_each(|part| self.take_down(part));
         }
         made.and(waited)
     }
 
-    /// Makes what of these frames sleeps; stops at the first that the device has no memory for.
+    /// Makes the sleeping frames of a part; stops at the first failure.
     fn make_again(&self, part: &Part) -> Result<()> {
         let site = self.core.lock().arena.site().clone();
         for &id in &part.frames {

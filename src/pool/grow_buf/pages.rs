@@ -1,11 +1,11 @@
-//! The memory of growing buffers: addresses, and the handles mapped there one behind the other, frames of the pool's
-//! arena. The last may be more than the buffer uses: they go once all work is done that may use them, or are
-//! used again by a buffer that grows before. The driver is called under the lock of one buffer's pages, within
-//! which the pool's is taken for books.
+//! The memory of growing buffers: a range of addresses, and handles mapped there one behind the other, which are
+//! frames of the pool's arena. The last handles may be unused. They are released once all work that may use them is
+//! done, or used again if the buffer grows before. The driver is called under the lock of one buffer's pages; the
+//! pool's lock is taken within that, for books.
 //!
-//! Their bytes count with the pool's. Bytes to be made are promised under the pool's lock, as those of a mapping
-//! are (`job`), and booked once the driver has answered. Where the limit or the device lacks room the pool gives
-//! up idle memory: what is known to be done first, then behind waits of the host, then what registered steps free.
+//! Their bytes count with the pool's. New bytes are promised under the pool's lock, like those of a mapping (`job`),
+//! and booked after the driver's answer. If the limit or the device lacks room, the pool releases idle memory: first
+//! what is known to be done, then behind waits of the host. Then it calls the registered steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Pages {
         state.bytes(state.used)
     }
 
-    /// Uses frames again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
+    /// Uses unused frames again, up to `bytes`; returns the bytes that are still lacking.
     pub(super) fn take_back(&self, bytes: u64) -> u64 {
         let mut state = lock(&self.state);
         while state.bytes(state.used) < bytes && state.used < state.frames.len() {
@@ -41,10 +41,10 @@ impl Pages {
         bytes.saturating_sub(state.bytes(state.used))
     }
 
-    /// Makes handles of up to `largest` bytes for `bytes` more, as promised, where all there are is used.
+    /// Makes handles of up to `largest` bytes for `bytes` more, which were promised. All frames are in use.
     ///
     /// # Errors
-    /// What the driver said; what was made before is used.
+    /// What the driver said; the buffer uses the handles made before that.
     pub(super) fn make(&self, core: &CoreLock, bytes: u64, largest: u64) -> Result<()> {
         let mut state = lock(&self.state);
         let site = core.lock().arena.site().clone();
@@ -68,7 +68,7 @@ impl Pages {
         outcome
     }
 
-    /// The buffer needs `bytes`: frames behind them go once `marks` are done.
+    /// Uses `bytes` from now on: frames behind them are released once `marks` are done.
     pub(super) fn shrink(&self, bytes: u64, marks: Vec<Mark>) {
         let mut state = lock(&self.state);
         while state.used > 0 && state.bytes(state.used - 1) >= bytes {
@@ -81,7 +81,7 @@ impl Pages {
         }
     }
 
-    /// Frames that sleep and that the buffer no longer uses are not made again.
+    /// Drops sleeping frames that the buffer no longer uses, so that they are not made again.
     pub(in crate::pool) fn forget_asleep(&self, core: &CoreLock) {
         let mut state = lock(&self.state);
         let (mut core, used) = (core.lock(), state.used);
@@ -94,14 +94,14 @@ impl Pages {
         }
     }
 
-    /// The buffer is gone: all goes once `marks` are done.
+    /// The buffer is dropped: all memory is released once `marks` are done.
     pub(super) fn leave(&self, marks: Vec<Mark>) {
         self.shrink(0, marks);
         lock(&self.state).left = true;
     }
 
-    /// Gives back what is not used, if the work that may use it is done, or behind a `wait` of the host; gives the
-    /// bytes, and whether the addresses went too. What the driver refuses stays until the next time.
+    /// Releases unused frames, if the work that may use them is done, or behind a `wait` of the host. Returns the
+    /// bytes released, and whether the addresses were too. What the driver refuses stays until the next time.
     pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
         if wait && self.wait_for_awaited().is_err() {
             return (0, false);
@@ -114,7 +114,7 @@ impl Pages {
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return (0, false);
         }
-        // Kept where nothing goes: a buffer that cannot grow may leave handles again.
+        // Kept if no frame is unused: a growth that fails may leave unused frames again.
         if some || seeded!("failed-growth-forgets-queued-work") {
             state.awaited.clear();
         }
@@ -124,7 +124,7 @@ impl Pages {
         (released, gone)
     }
 
-    /// The host waits without the lock: another thread may grow the buffer meanwhile.
+    /// Waits on the host, without the lock: another thread may grow the buffer meanwhile.
     fn wait_for_awaited(&self) -> Result<()> {
         let state = lock(&self.state);
         let some = state.used < state.frames.len();
@@ -139,8 +139,8 @@ impl Pages {
     }
 }
 
-/// Gives the frames back that are not used, from the last on, up to one that the driver does not unmap; none of a
-/// pool that sleeps, whose contents may be copied. Gives the bytes that the device has back.
+/// Releases the unused frames, from the last on, up to one that the driver does not unmap; none in a sleeping pool,
+/// where copies of them may be under way. Returns the bytes released.
 fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
     let mut books = core.lock();
     if books.asleep && !seeded!("handles-go-while-they-are-saved") {
@@ -168,7 +168,7 @@ fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
     released
 }
 
-/// Gives all pages of a pool back that is gone, and so are its buffers. Waits on the host.
+/// Releases all pages of a pool, whose buffers are gone. Waits on the host.
 pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     // A failure here loses the memory and cannot be mended.
     for pages in all {
@@ -183,24 +183,24 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
 }
 
 impl Core {
-    /// Physical bytes that the pool holds, those of growing buffers too.
+    /// Physical bytes that the pool holds, with those of growing buffers.
     pub(crate) fn reserved(&self) -> u64 {
         self.arena.reserved()
     }
 
-    /// Of these, bytes of growing buffers.
+    /// Physical bytes of growing buffers.
     pub(crate) fn grown(&self) -> u64 {
         self.arena.beside()
     }
 
-    /// Of those, bytes in handles that stand mapped for somebody.
+    /// Physical bytes in frames.
     pub(crate) fn mapped(&self) -> u64 {
         let without = u64::from(seeded!("soft-limit-without-growing-buffers"));
         self.arena.mapped() - self.grown() * without
     }
 
-    /// Promises `bytes` to a growing buffer, if the slack allows, or, once idle memory was `looked` for, the limit.
-    /// Gives the most bytes of a handle.
+    /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit
+    /// does. Returns the most bytes of a handle.
     fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
         let slack = if looked { u64::MAX } else { self.slack(bytes) };
         if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
@@ -213,11 +213,10 @@ impl Core {
 }
 
 impl Shared {
-    /// Maps memory for `bytes` of a buffer whose stream is `stream`, unless it has so much.
+    /// Maps memory for a buffer on `stream` until it has `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), what the driver said; the buffer is then as
-    /// it was.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), what the driver said; the buffer is then as it was.
     pub(super) fn grow_pages(&self, pages: &Arc<Pages>, bytes: u64, stream: u64) -> Result<()> {
         let bytes = bytes.next_multiple_of(self.device.info().granule.max(1));
         let before = pages.bytes();
@@ -228,7 +227,7 @@ impl Shared {
         let grow = || self.try_to_grow(pages, bytes, stream);
         let grown = catch_unwind(AssertUnwindSafe(grow));
         if !matches!(grown, Ok(Ok(()))) && !seeded!("failed-growth-keeps-its-handles") {
-            // Nothing used what was made.
+            // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
             self.settle_pages(pages, false);
         }
@@ -237,7 +236,7 @@ impl Shared {
     }
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
-        // Measures that made room, the cheap ones first.
+        // How many measures were taken, cheap ones first.
         let mut taken = 0;
         loop {
             self.core.lock().refuse_asleep()?;
@@ -245,7 +244,7 @@ impl Shared {
             if lacking == 0 {
                 return Ok(());
             }
-            // What lies in caches is idle too. It may have fallen asleep meanwhile.
+            // Cached blocks are idle memory too. The pool may have fallen asleep meanwhile.
             let mut core = self.lock_drained();
             core.refuse_asleep()?;
             let promised = core.promise(lacking, taken > 0);
