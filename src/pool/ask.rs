@@ -1,4 +1,4 @@
-//! What the pool asks the driver about its streams: how far they are, and waits of one for another.
+//! Questions to the driver: how far streams are, and waits for their work.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::seeded::seeded;
 
 /// A question to the driver about a stream's work, or a wait for it.
 pub(crate) enum Ask {
-    /// How far it is between these ticks, as far as there are marks.
+    /// How far the stream is between these ticks, by the marks that there are.
     Progress(u64, u64),
-    /// Whether it is at this tick, with a mark made for it first, so that the driver can tell.
+    /// Whether it is at this tick; makes the mark first.
     Reached(u64),
     /// The host waits for this tick.
     Done(u64),
-    /// The stream of this timeline waits for this tick, on the device.
+    /// The stream of this timeline waits on the device for this tick.
     Behind(Arc<Timeline>, u64),
 }
 
 pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
-/// Puts the questions, and counts the waits that are queued.
+/// Asks the questions, and counts the queued waits.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
     for (timeline, ask) in questions {
         match ask {
@@ -41,13 +41,13 @@ pub(super) fn some(questions: Questions) -> Option<Questions> {
 }
 
 impl Core {
-    /// The timeline of a stream; `None` of memory that no stream uses.
+    /// The timeline of a stream; `None` for [`FRESH`](crate::heap::FRESH).
     pub(super) fn timeline(&self, stream: StreamIndex) -> Option<Arc<Timeline>> {
         let state = self.streams[stream as usize].as_ref();
         state.map(|state| Arc::clone(&state.timeline))
     }
 
-    /// Those of the waits for `epochs` that `stream` needs, one a stream.
+    /// The waits that `stream` needs to run behind `epochs`, at most one for each stream.
     pub(super) fn waits_for(
         &self,
         stream: StreamIndex,
@@ -68,14 +68,14 @@ impl Core {
         mine.and_then(waits).unwrap_or_default()
     }
 
-    /// What `slot`'s stream has to wait for before the block `id` has the `bytes` behind it.
+    /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
     pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
         let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
         let behind = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
         self.waits_for(slot, behind.map(|(_, hole)| hole.epoch()))
     }
 
-    /// The questions that `ask` puts to the streams of `epochs`, if there are any.
+    /// The question `ask` for each of `epochs`; `None` without any.
     pub(super) fn questions(
         &self,
         epochs: impl IntoIterator<Item = Epoch>,
@@ -86,8 +86,8 @@ impl Core {
         some(each.collect())
     }
 
-    /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in, if
-    /// the driver can tell of that memory.
+    /// Asks how far the other streams are that have memory for a block or slot of `bytes`, if there are marks for
+    /// that memory.
     pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {
@@ -99,12 +99,12 @@ impl Core {
         some(each.collect())
     }
 
-    /// The first and the last tick that is not `done` of memory of `slot` that a block or slot of `bytes` fits in.
+    /// The first and the last tick that is not `done` of `slot`'s memory for a block or slot of `bytes`.
     fn ticks_that_fit(&self, slot: StreamIndex, bytes: u64, done: u64) -> Option<(u64, u64)> {
         if is_slot(bytes) && !self.slabs.has_none(slot) {
             return Some((done + 1, u64::MAX));
         }
-        // Of many streams most have none: seen faster so.
+        // A quick check, as with many streams most have none.
         self.extents.best(slot, bytes)?;
         let holes = self.extents.holes_of(slot, bytes);
         let ticks = holes.map(|id| self.extents.get(id).tick);
@@ -120,8 +120,8 @@ impl Core {
         self.questions(epochs, ask)
     }
 
-    /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand
-    /// no request can go on, and a question costs a fortieth of a mapping.
+    /// Asks which stale mappings may go, one question for each stream. No request can map where a stale mapping is,
+    /// and a question costs a fortieth of a mapping.
     pub(super) fn ask_of_old(&self) -> Option<Questions> {
         let mut asked: Vec<Epoch> = Vec::new();
         for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {

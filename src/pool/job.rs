@@ -1,9 +1,9 @@
-//! What is done without the pool's lock, between two looks at the heap under it.
+//! Jobs: driver calls and host waits, without the pool's lock.
 //!
-//! A job is *begun* under the lock: what it needs of the heap is held, so that nobody else has it, and new
-//! bytes count against the limit from then on. It is *run* without the lock: all calls of the driver, and
-//! all waits of the host, are here. Then it is *ended* under the lock: what came of it is booked, and what
-//! was not done is as it was before. Several jobs may be under way at once, and end in any order.
+//! A job *begins* under the lock: it holds the memory that it needs, so that no other request takes it, and counts
+//! new bytes against the limit. It *runs* without the lock: only here is the driver called and does the host wait. It
+//! *ends* under the lock: it books the outcome, and whatever was not done is as before. Several jobs may be under
+//! way, and may end in any order.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ macro_rules! jobs {
 
 jobs!(Ask: Questions, Map: Mapping, Release: Release);
 
-/// A job that was run: what came of it is in it.
+/// A job that has run, with its outcome.
 pub(crate) struct Ran {
     job: Job,
     waits: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Ran {
 }
 
 impl Job {
-    /// Calls the driver, and may wait on the host. Under no lock.
+    /// Calls the driver, and may wait on the host. The caller has no lock.
     pub(crate) fn run(mut self) -> Ran {
         let (begin, mut waits) = (Instant::now(), 0);
         let done = match &mut self {
@@ -58,10 +58,10 @@ impl Job {
 }
 
 impl Core {
-    /// Books what came of a job; gives the block of a request's mapping.
+    /// Books the outcome of a job; returns the block of a request's mapping.
     ///
     /// # Errors
-    /// What the driver said, unless it is that it has no more memory.
+    /// What the driver said, unless the device has no more memory.
     pub(crate) fn end(&mut self, ran: Ran) -> Result<Option<Grant>> {
         self.steps.driver_ns += u64::try_from(ran.spent.as_nanos()).unwrap_or(u64::MAX);
         self.steps.waits += ran.waits;

@@ -1,8 +1,8 @@
-//! Where a request is mapped that no free memory holds, and which idle handles go there.
+//! Plans where to map a request that no hole holds, and which idle handles to map there.
 //!
-//! A placement names gap bytes to map. Idle handles, those that lie wholly inside a hole, are mapped
-//! there a second time in stream order; their old mapping goes when the work that may still use it is
-//! done. What they do not cover, new ones do. Nobody waits on the host.
+//! A placement names gap bytes to map. An idle handle is one that lies wholly inside a hole. Idle handles are mapped
+//! there a second time, in stream order; new handles cover the rest. An old mapping goes once the work that may use
+//! it is done. The host does not wait.
 
 use super::core::{Core, Held};
 use crate::arena::{Frame, FrameId};
@@ -18,24 +18,24 @@ pub(super) struct IdleFrame {
     pub(super) frame: Frame,
 }
 
-/// What a request accepts: less at first, more before it fails.
+/// What a request accepts: more before it fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Terms {
-    /// Memory that other streams still use counts, behind a wait for them.
+    /// Memory that other streams still use, behind a wait for them.
     pub(super) pending: bool,
-    /// The device has no more memory to give.
+    /// The device has refused new memory.
     pub(super) refused: bool,
 }
 
 pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) idle: Vec<IdleFrame>,
-    /// Bytes that neither idle handles nor new ones make up.
+    /// Bytes that neither idle nor new handles cover.
     pub(super) lacking: u64,
 }
 
 impl Plan {
-    /// Handles that it maps elsewhere; where idle ones do not suffice, as many as would.
+    /// Number of idle handles to map elsewhere; if they do not suffice, the number that would.
     pub(super) fn steals(&self, granule: u64) -> u64 {
         match self.lacking {
             0 => self.idle.len() as u64,
@@ -50,7 +50,7 @@ impl Core {
         move |extent| pending || self.is_behind(stream, extent.epoch())
     }
 
-    /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
+    /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let placement = self.place(stream, bytes, terms.pending)?;
         let room = if terms.refused { 0 } else { self.room() };
@@ -78,7 +78,7 @@ impl Core {
         placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)
     }
 
-    /// Idle frames for `placement`, which grows where only a frame larger than what it lacks is left.
+    /// Idle frames for `placement`, which is widened if only a frame larger than the bytes it lacks is left.
     fn idle_for(
         &self,
         placement: Placement,
@@ -103,10 +103,10 @@ impl Core {
         (placement.widened(large.frame.bytes - lacking), frames)
     }
 
-    /// Frames of `usable` holes outside `placement`, as many as fit into `left` bytes; those of one hole ascend.
+    /// Frames of `usable` holes outside `placement`, as many as fit into `left` bytes; frames of one hole ascend.
     ///
-    /// First those of holes that are whole frames: elsewhere parts of frames stay behind, which fit few requests.
-    /// Then those of the smallest holes, as large ones are for large requests.
+    /// Holes that consist of whole frames come first: other holes leave parts of frames, which fit few requests.
+    /// Then small holes come before large ones, which large requests need.
     pub(super) fn idle(
         &self,
         placement: Option<&Placement>,
@@ -127,7 +127,7 @@ impl Core {
             if left == 0 {
                 break;
             }
-            // A hole that the placement takes a part of may give the rest.
+            // The part of a hole outside the placement counts too.
             for idle in self.idle_in(id) {
                 let Frame { start, bytes, .. } = idle.frame;
                 let inside = placement.is_some_and(|it| it.touches(start, start + bytes));
@@ -163,7 +163,7 @@ impl Core {
         whole.map(move |(id, frame)| IdleFrame { hole, id, frame })
     }
 
-    /// The frames that have a byte of [`from`, `to`), in address order: up to the first granule without one.
+    /// The frames that overlap [`from`, `to`), in address order, up to the first address without one.
     pub(super) fn frames_in(
         &self,
         mut from: u64,
@@ -189,7 +189,7 @@ impl Core {
         idle: &[IdleFrame],
         stream: StreamIndex,
     ) -> Vec<(Held, IdleFrame)> {
-        // From the last on: what is left of a hole below keeps its number.
+        // From the last on: the rest of the hole, below, keeps its id.
         let each = idle.iter().rev().map(|&it| {
             let Frame { start, bytes, .. } = it.frame;
             (self.hold(it.hole, start, bytes, stream), it)

@@ -1,11 +1,10 @@
-//! What compaction asks of the core: what is mapped where, and where blocks are once they are moved.
+//! The core's side of compaction: which memory is mapped, and the books of moved blocks.
 //!
 //! # Runs of mapped memory
 //!
-//! Stealing idle handles leaves gaps, and a block cannot lie across one: memory that is free in
-//! several runs is not one hole however the blocks are moved inside them. A run whose blocks may all
-//! move is mapped a second time, behind another run: its blocks have new addresses and their old
-//! bytes. The old mappings retire as those of stolen handles do.
+//! Mapping idle handles elsewhere leaves gaps, and no block can lie across a gap. So moving blocks inside runs of
+//! mapped memory never makes one hole of several runs. A run whose blocks may all move is mapped again, behind
+//! another run: its blocks keep their bytes and get new addresses. Its old mappings become stale.
 
 use super::ask;
 use super::core::Core;
@@ -15,17 +14,17 @@ use crate::error::{Error, Result};
 use crate::heap::{Epoch, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
-/// The way of a block from one offset to another, and its bytes.
+/// A block's move: from which offset, to which, and its bytes.
 pub(crate) type Way = (u64, u64, u64);
 
-/// Mapped memory between two places where nothing is mapped.
+/// Mapped memory between two gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) movable: bool,
     pub(crate) free: u64,
-    /// Bytes behind it where nothing is mapped, nor retiring.
+    /// Bytes of the gap behind it.
     pub(crate) gap: u64,
 }
 
@@ -36,7 +35,7 @@ impl Run {
 }
 
 impl Core {
-    /// (offset, bytes, whether taken) of every mapped extent, in address order.
+    /// (offset, bytes, whether allocated) of every mapped extent, in address order.
     pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> {
         self.extents.iter().filter_map(|(_, extent)| {
             let taken = extent.state == State::Allocated;
@@ -50,8 +49,8 @@ impl Core {
         ask::put(&waits, &mut self.steps.waits)
     }
 
-    /// Books moves, ascending by where they go, that are queued before `epoch`, on a stream that runs behind every
-    /// hole; gives the blocks' new extents in the same order.
+    /// Books moves that are queued before `epoch`, on a stream that runs behind every hole; they ascend by
+    /// destination. Returns the blocks' new extents in the same order.
     pub(crate) fn book_moves(&mut self, moves: &[Way], mut epoch: Epoch) -> Vec<Id> {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
@@ -59,13 +58,13 @@ impl Core {
         let mut at = self.extents.first();
         for from in sources {
             at = self.extents.seek(at, from);
-            // A hole made here may have joined the one below it, so the walk goes on from there.
+            // The hole made here may have merged with the one below.
             at = self.extents.give(at, epoch, |_| true);
         }
         self.take_moved(moves, epoch.stream)
     }
 
-    /// Takes the blocks of these moves, which ascend, where they are now; gives their extents.
+    /// Allocates the destinations of these moves, which ascend; returns their extents.
     pub(super) fn take_moved(&mut self, moves: &[Way], slot: StreamIndex) -> Vec<Id> {
         let mut at = self.extents.first();
         let each = moves.iter().map(|&(_, to, bytes)| {
@@ -77,7 +76,7 @@ impl Core {
         each.collect()
     }
 
-    /// Books that the ranges (begin, end), which are free and ascend, were written: they are free behind `epoch`.
+    /// Books that free ranges (begin, end), which ascend, were written: they are free behind `epoch`.
     pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], epoch: Epoch) {
         let mut at = self.extents.first();
         for &(begin, end) in ranges {
@@ -93,7 +92,7 @@ impl Core {
         self.count(Told::Moved(bytes));
     }
 
-    /// All runs in address order; `may_move` is asked about each block.
+    /// All runs in address order; `may_move` says whether the block at an offset may move.
     pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
         let mapped: Vec<_> = self.mapped_extents().collect();
         let each = mapped.chunk_by(|below, above| below.0 + below.1 == above.0);
@@ -112,7 +111,8 @@ impl Core {
         each.map(run).collect()
     }
 
-    /// Bytes that a request lacks if all free memory were one hole, in granules; `None` if the pool may not grow so.
+    /// Bytes that a request lacks if all free memory is one hole, whole granules; `None` if the pool may not grow by
+    /// them.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
@@ -124,7 +124,7 @@ impl Core {
         (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)
     }
 
-    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
+    /// Bytes of the frames that lie wholly in [`from`, `to`), all of which is mapped.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
         let [first, last] = [from, to.saturating_sub(1)].map(|at| self.arena.frame_at(at));
         let first = first.filter(|(_, frame)| frame.start < from);
@@ -134,9 +134,9 @@ impl Core {
             .saturating_sub(begin)
     }
 
-    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind its
-    /// holes and all uses of its blocks; gives the ways that they went, in address order, and their new extents. A
-    /// failure leaves the run where it is.
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`. That is of a stream that runs behind
+    /// the run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents.
+    /// After a failure the run is where it was.
     pub(crate) fn carry(
         &mut self,
         run: &Run,
@@ -179,7 +179,7 @@ impl Core {
         Ok((ways, ids))
     }
 
-    /// Turns the run into one hole; gives it, and the (offset, bytes) of the blocks that were in it.
+    /// Turns the run into one hole; returns it, and (offset, bytes) of the blocks that were in it.
     fn vacate(&mut self, run: &Run, epoch: Epoch) -> (Id, Vec<(u64, u64)>) {
         let mut blocks = Vec::new();
         let mut at = self.extents.seek(self.extents.first(), run.start);
@@ -187,7 +187,7 @@ impl Core {
             let extent = *self.extents.get(at);
             if extent.state == State::Allocated {
                 blocks.push((extent.start, extent.bytes));
-                // It joins the hole below, which is all of the run up to here.
+                // Merges with the hole below, which is all of the run up to here.
                 at = self.extents.give(at, epoch, |_| true);
             }
             let hole = self.extents.get(at);
@@ -201,13 +201,13 @@ impl Core {
         }
     }
 
-    /// Lets a second mapping go that nothing was told of.
+    /// Turns a second mapping, which nothing uses, into a stale one.
     pub(super) fn retire_again(&mut self, at: u64, bytes: u64) {
         let part = self.stale_at(at, bytes);
         self.retiring.extend(part);
     }
 
-    /// Books the mapping at `at`, in a gap, as an old one that nothing uses.
+    /// Books the mapping at `at`, in a gap, as a stale one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
         let hole = self.map(at, bytes, Epoch::PAST)?;
         Some(self.extents.retire(hole, at, at + bytes))

@@ -1,5 +1,5 @@
-//! What becomes of blocks is told by [`Block::tell`] to the pool's recording, to its list of live blocks, and
-//! to a tool that watches the device. Where nobody listens, that is one branch.
+//! [`Block::tell`] tells events of blocks to the pool's observers: its recording, its list of live blocks, and a tool
+//! that watches the device. Without observers that is one branch.
 
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
@@ -9,14 +9,14 @@ use crate::record::{Recording, What};
 #[derive(Clone, Copy)]
 pub(crate) enum Event<'a> {
     Alloc,
-    /// It has other bytes: so many before and after, as the pool rounds them, and so many asked for. Told
-    /// while it has the memory of both.
+    /// Bytes before and after, as the pool rounds them, and bytes asked for. Told while the block has the larger
+    /// size.
     Resize(u64, u64, u64),
-    /// It is free behind what the stream was given so far; before it is anybody else's.
+    /// Freed behind the work that the stream has so far. Told before any request can get the memory.
     Free(&'a StreamCore),
-    /// As `Free`, and a graph keeps it, which frees it again.
+    /// As `Free`, but a graph keeps the block, and frees it later.
     Keep(&'a StreamCore),
-    /// It leaves its place, and comes to another in the order in which others left theirs.
+    /// Moved away. Blocks arrive in the order in which they left.
     Leave,
     Arrive,
 }
@@ -39,12 +39,12 @@ impl Block {
     #[cold]
     fn tell_all(&self, event: Event<'_>) {
         let shared = &self.lane().shared;
-        // No program asked for the memory that a graph's blocks are cut from.
+        // Not a graph's segments: the program did not ask for them.
         if self.is_private() || !self.lane().stream.gate {
             (shared.recording.iter()).for_each(|it| self.record(event, it));
             (shared.tracker.iter()).for_each(|it| self.track(event, it));
         }
-        // Parts of a graph's memory are uses of captured work, which a watcher does not see.
+        // A watcher does not see captured work, so not parts of a graph's memory.
         if cfg!(feature = "sanitize") && !self.is_private() {
             self.watch(event);
         }
@@ -85,7 +85,7 @@ impl Block {
         }
     }
 
-    /// Tells the device what it cannot see for itself; of moves `compact` tells what their launches use.
+    /// Tells a watcher of the device. `compact` tells it what launches of moves use.
     fn watch(&self, event: Event<'_>) {
         let home = &*self.lane().stream;
         let (from, to, on) = match event {

@@ -1,4 +1,4 @@
-//! Parts of a pool by tag: each a pool of its own, with addresses and handles that it shares with none.
+//! Parts of a pool by tag: each is a pool of its own, with its own addresses and handles.
 
 use std::sync::{Arc, Weak};
 
@@ -8,26 +8,26 @@ use super::{Handle, Pool};
 use crate::device::lock;
 use crate::error::{Error, Result};
 
-/// Rank of asking the other parts for idle memory: after all that the part does with its own.
+/// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
 const FAMILY_RANK: u8 = 150;
 
-/// Gives the device what is idle in the pool and its parts, all but the one that asks; gives the bytes.
+/// Releases idle memory of the pool and its parts, without the part that asks; returns the bytes.
 fn trim_others(root: Option<Arc<Handle>>, asking: u64) -> u64 {
     let all = root.map_or_else(Vec::new, |handle| Pool::of(handle).with_parts());
     let others = all.iter().map(Pool::shared).filter(|it| it.uid != asking);
     let released = others.map(|part| {
         let before = part.core.lock().reserved();
-        // What went before an error counts.
+        // Memory released before an error counts.
         let _ = part.trim(0);
         before.saturating_sub(part.core.lock().reserved())
     });
     released.sum()
 }
 
-/// The same where the device is short, and the part's own limit is not.
+/// Releases idle memory of other parts if the device is short, not if the part's own limit is.
 fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let figures = &pressure.figures;
-    // What is idle in the part itself counts for the request.
+    // Live bytes, not reserved ones: the request can use the part's own idle memory.
     let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
     match trim_others(root.upgrade().filter(|_| !is_limit), asking) {
         0 => Relief::Exhausted,
@@ -42,12 +42,11 @@ fn asks_family(part: &Shared, root: &Arc<Handle>) {
 }
 
 impl Pool {
-    /// The part of the pool for what is called `tag`, made when it is first asked for: what is allocated
-    /// from it shares no handle with other parts, and [sleeps](Pool::sleep) with its tag alone.
+    /// The part of the pool with the name `tag`, made on first use. Its blocks share no handle with other parts, and
+    /// it [sleeps](Pool::sleep) by its tag alone.
     ///
-    /// A part is a pool. It has the configuration that this one has when the part is made, with a limit of
-    /// its own, and figures of its own. Where the device has no more memory, a part asks the others for
-    /// theirs that is idle.
+    /// A part is a pool. It copies the configuration of this pool when it is made, with a limit of its own, and has
+    /// its own figures. If the device has no more memory, the other parts release their idle memory for it.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -80,7 +79,7 @@ impl Pool {
         Ok(part)
     }
 
-    /// The parts of these tags, with theirs; of none, the pool and all its parts.
+    /// The parts with these tags, and their parts; without tags, the pool and all its parts.
     pub(crate) fn parts(&self, tags: &[&str]) -> Result<Vec<Self>> {
         if tags.is_empty() {
             return Ok(self.with_parts());
@@ -93,14 +92,14 @@ impl Pool {
         Ok(tags.iter().map(part).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Gives the device what is idle in the other parts, for what lies beside this one; gives the bytes.
+    /// Releases idle memory of the other parts, for memory beside this one; returns the bytes.
     pub(crate) fn trim_others(&self) -> u64 {
         let first = Some(Arc::clone(&self.handle));
         let wholes = std::iter::successors(first, |it| it.whole.upgrade());
         trim_others(wholes.last(), self.uid)
     }
 
-    /// The pool, its parts, and theirs.
+    /// The pool, its parts, and their parts.
     fn with_parts(&self) -> Vec<Self> {
         let parts = lock(&self.handle.parts);
         let theirs = parts.values().flat_map(Self::with_parts);

@@ -1,4 +1,4 @@
-//! What is asked for help before a request fails: registered steps, by rank.
+//! The registered steps, called by rank before a request fails.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,14 +10,13 @@ use crate::seeded::seeded;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Relief {
-    /// It freed or moved something: the request is tried again, and the step asked again if it
-    /// still fails.
+    /// It freed or moved memory: the pool tries the request again, and calls the step again if that fails.
     Retry,
     /// It can do no more.
     Exhausted,
 }
 
-/// A request that the pool's own steps could not serve, as a registered step sees it.
+/// A request that the pool's own steps could not serve.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pressure {
@@ -27,26 +26,26 @@ pub struct Pressure {
     pub stream: u64,
     /// The pool's figures now.
     pub figures: OutOfMemory,
-    /// For a growing buffer, to which only handles are of use that hold nothing.
+    /// The request is a growing buffer's, which needs empty handles.
     pub(crate) grows: bool,
 }
 
-/// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
-/// Makes room for a request of so many bytes where that is cheaper than mapping so many handles elsewhere.
+/// Makes room for a request (bytes, handles), if that is cheaper than mapping as many handles elsewhere; true if it
+/// did.
 pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
 
 crate::sync::thread_local! {
-    /// Steps under way on this thread: the pool's number and the step's rank.
+    /// The steps that this thread is in: the pool's number and the step's rank.
     static UNDER_WAY: RefCell<Vec<(u64, u8)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A step under way on this thread, whose own requests are helped only by steps of lower rank: without end by none.
+/// A step under way on this thread. Its own requests call only steps of lower rank, so that no recursion is endless.
 pub(super) struct Asked(());
 
 impl Asked {
-    /// `None` where a step of this pool, of this rank or a lower one, is under way, or the thread ends.
+    /// `None` if this thread is in a step of this pool of this rank or a lower one, or ends.
     pub(super) fn of(pool: u64, rank: u8) -> Option<Self> {
         let asked = UNDER_WAY.try_with(|steps| {
             let mut steps = steps.borrow_mut();

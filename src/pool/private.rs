@@ -1,14 +1,12 @@
-//! Private memory: what a pool hands out on a stream that is being captured into a graph.
+//! Private memory of graphs: the memory that a pool allocates on streams under capture.
 //!
-//! A stream's lane under capture sends its requests here. Memory comes from the pool in *segments*,
-//! ordinary blocks allocated on the recorder's gate (see the device's module `capture`), and is cut
-//! into parts by exact best fit. A part freed during the capture is joined with its neighbours and
-//! handed out again in the same capture, since the graph replays both uses in the order they were
-//! captured in. Nobody else gets it: towards the pool the segment is a live block, which is not
-//! remapped, not moved and not trimmed. When the graph is gone, a segment goes back to the pool as
-//! soon as no part of it is live.
+//! A lane under capture sends its requests here. The pool provides *segments*, blocks allocated on the
+//! recorder's gate (see the device's module `capture`), which are cut into parts by exact best fit. A part freed
+//! during the capture merges with its free neighbours, and the same capture may allocate it again: the graph
+//! replays both uses in the order of capture. For the pool a segment is a live block, which is not remapped, moved or
+//! trimmed. Once the graph is gone, a segment is freed with its last live part.
 //!
-//! A part is a [`Block`] like any other, on a lane of its own that has no cache.
+//! A part is a [`Block`] of a lane of its own, which has no cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +38,7 @@ impl Segments {
         self.segments.insert(high, segment);
     }
 
-    /// The smallest free part of at least `bytes`, cut to size; its address. A capture has few of them.
+    /// Allocates `bytes` of the smallest free part that has them; returns the address. A capture has few parts.
     fn take(&mut self, bytes: u64) -> Option<Addr> {
         let free = self.segments.values().flat_map(|it| &it.free);
         let fitting = free.filter(|(_, size)| **size >= bytes);
@@ -55,7 +53,7 @@ impl Segments {
         Some(addr)
     }
 
-    /// Files [`addr`, `addr + bytes`) as free, joined with its free neighbours in the segment.
+    /// Files [`addr`, `addr + bytes`) as free, merged with its free neighbours in the segment.
     fn file(&mut self, mut addr: Addr, mut bytes: u64) {
         let Some(Segment { free, .. }) = self.segment_of(addr) else {
             return;
@@ -69,7 +67,7 @@ impl Segments {
         free.insert(addr, bytes);
     }
 
-    /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if that goes.
+    /// Frees the live part at `addr`, to be allocated `again` or not; returns its segment if that is to be freed.
     fn give(&mut self, addr: Addr, bytes: u64, again: bool) -> Option<Block> {
         if again {
             self.file(addr, bytes);
@@ -81,7 +79,7 @@ impl Segments {
         self.segments.remove(&start).map(|it| it.block)
     }
 
-    /// Gives the segments up: those without live parts now, the others with their last.
+    /// Returns the segments without live parts, to be freed. The others are freed with their last part.
     fn release(&mut self) -> Vec<Block> {
         self.released = true;
         let all = std::mem::take(&mut self.segments).into_iter();
@@ -90,7 +88,7 @@ impl Segments {
         idle.into_values().map(|it| it.block).collect()
     }
 
-    /// Gives the pool back what no part of was ever handed out at the end of each segment.
+    /// Frees the end of each segment that was never allocated.
     fn trim(&mut self) {
         for segment in self.segments.values_mut() {
             let start = segment.block.addr();
@@ -128,7 +126,7 @@ impl Private {
     }
 }
 
-/// The lane of a capture's private memory, kept until its graph is gone.
+/// The graph keeps the lane of its private memory.
 impl Kept for Arc<Lane> {
     fn release(self: Box<Self>, _gate: &Stream) {
         if let Some(private) = &self.private {
@@ -147,9 +145,9 @@ impl Kept for Arc<Lane> {
 
 type LetGo = Box<dyn FnOnce(Option<&Stream>) + Send>;
 
-/// Memory that only captured work uses, and what lets it go, behind the work of a gate.
+/// Memory that captured work uses, and the function that frees it, behind the work of a gate.
 struct KeptMemory {
-    /// The captures whose work uses it, but for the one that keeps it now.
+    /// The captures whose work uses it, without the one that keeps it now.
     others: Vec<Arc<Recorder>>,
     bytes: u64,
     let_go: LetGo,
@@ -165,8 +163,8 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Lets memory go once the graphs of all `others` are gone, behind the work of the last one's gate; of the one that is
-/// gone, if any, that is `gate`.
+/// Frees memory once the graphs of all `others` are gone, behind the work of the last graph's gate. `gate` is that of
+/// the graph that went before, if any.
 pub(super) fn keep_for(
     mut others: Vec<Arc<Recorder>>,
     bytes: u64,
@@ -187,8 +185,9 @@ pub(super) fn keep_for(
     }));
 }
 
-/// Frees `block` on the stream of `timeline` once the graphs of all `recorders` are gone, and what that stream and
-/// its own were given so far is done.
+/// Frees `block` once the graphs of all `recorders` are gone, and the work is done that its own stream and the stream
+/// of
+/// `timeline` have so far.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&block.lane().stream.timeline, timeline];
     let several = 1 + usize::from(streams[0].uid != streams[1].uid);
@@ -199,7 +198,7 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: 
         }
     }
     let bytes = block.capacity();
-    // A wait that the driver refuses is made by the host; nothing more can be done here.
+    // If the driver refuses a wait, the host makes it; nothing more can be done here.
     let free = move |gate: Option<&Stream>| _ = gate.map(|gate| block.free_on(gate));
     keep_for(recorders, bytes, None, Box::new(free));
 }
@@ -218,25 +217,25 @@ impl Lane {
                     return Ok(Block::new(self, NONE, addr, bytes, requested));
                 }
             }
-            // Without the lock: the application may be asked to free something.
+            // Without the lock: the application's callbacks may free parts.
             let segment = private.segment(&self.shared, bytes)?;
             lock(&private.parts).add(segment);
         }
     }
 
-    /// The lane of private memory that requests go to, while the stream is under capture.
+    /// The lane of private memory that serves requests while the stream is under capture.
     pub(crate) fn captured(&self) -> Option<Arc<Self>> {
         latch(&self.state).captured.clone()
     }
 
-    /// Sets where requests go while the stream is under capture; gives where they went.
+    /// Replaces [`Lane::captured`]; returns the lane before.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
         let mut state = latch(&self.state);
         state.aside = state.retired || state.asleep || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
     }
 
-    /// Sends what is allocated and freed on the stream to private memory of a graph, or to the pool again.
+    /// Routes requests and frees of the stream to a graph's private memory, or to the pool again.
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {
         let Some(recorder) = recorder else {
             let captured = self.set_captured(None);
@@ -257,7 +256,7 @@ impl Lane {
         };
         let (shared, private) = (&self.shared, Some(Arc::new(private)));
         let lane = Self::new(shared, &self.stream, self.slot, &self.hold, private);
-        // It ends when its blocks are freed and its graph is gone.
+        // The lane ends when its blocks are freed and its graph is gone.
         lane.others.elsewhere.retire();
         lane.enter();
         if recorder.keep(Box::new(Arc::clone(&lane))) {
@@ -265,7 +264,7 @@ impl Lane {
         }
     }
 
-    /// Takes back a block that a graph keeps or will keep, freed on this lane; false if it is none.
+    /// Frees on this lane a block that a graph keeps or will keep; false for another block.
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
         let timeline = &self.stream.timeline;
         let capture = timeline.recorder();
@@ -280,8 +279,8 @@ impl Lane {
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);
         }
-        // On another stream of the capture, or after it, the part is not handed out again: the graph does
-        // not order the next use behind this one.
+        // A part freed on another stream of the capture, or after it, is not allocated again: the graph does not
+        // order the next use behind this one.
         let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
         let gone = {
             let mut parts = lock(&private.parts);

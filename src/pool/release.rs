@@ -1,9 +1,8 @@
-//! Memory that goes back to the device, on request or above a soft limit, and old mappings: whose work is
-//! done, or is waited for.
+//! Releases idle memory to the device, on request or above a soft limit, and unmaps stale mappings.
 //!
-//! An old mapping whose work is done is kept, and its addresses are free: see [`Arena::keep`]. It is taken
-//! down when something else is mapped there, with its handle, or when there are too many. What goes is held
-//! first, and taken down without the lock: see `job`.
+//! A stale mapping whose work is done is kept, and its addresses become a gap: see [`Arena::keep`]. It is unmapped
+//! when another mapping needs the addresses, when its handle is released, or when too many are kept. A release is a
+//! job: see `job`.
 
 use std::collections::HashSet;
 
@@ -23,12 +22,11 @@ use crate::seeded::seeded;
 enum What {
     Idle(Held, FrameId),
     Old(Id),
-    /// A handle that the device would not take back before.
+    /// A handle that the driver did not release before.
     Refused(HandleId, Phys),
 }
 
-/// Something to go, and what is still to be done for it: a wait of the host, then bytes to unmap, then a handle to
-/// give back.
+/// What is left to do for one of them: a wait of the host, then bytes to unmap, then a handle to release.
 struct Part {
     what: What,
     wait: Option<Mark>,
@@ -65,8 +63,8 @@ impl Release {
 }
 
 impl Core {
-    /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what it
-    /// `refused`, if there is any. Frames of one hole ascend.
+    /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
+    /// `refused` before. Frames of one hole ascend.
     pub(super) fn begin_release(
         &mut self,
         idle: &[IdleFrame],
@@ -112,7 +110,7 @@ impl Core {
         (!is_done(&self.streams, epoch)).then_some((timeline, epoch.tick))
     }
 
-    /// Ends a release: books what is gone, and frees the rest as it was.
+    /// Ends a release: books what is gone; the rest is as it was.
     pub(super) fn end_release(&mut self, release: Release) {
         self.under_way.end_one();
         let mut gone = HashSet::new();
@@ -135,12 +133,12 @@ impl Core {
                 What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
             }
         }
-        // Whose work was found done meanwhile, and which hold their handles' memory.
+        // Mappings of these handles that were kept meanwhile hold their memory.
         let kept = self.unkeep(self.arena.kept_of(&gone));
         self.retiring.extend(kept);
     }
 
-    /// Keeps these mappings no more: old mappings that nothing uses.
+    /// Turns kept mappings back into stale ones, which nothing uses.
     pub(super) fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<Id> {
         let each = kept.into_iter().filter_map(|Kept { start, bytes, .. }| {
             self.arena.unkeep(start);
@@ -149,7 +147,8 @@ impl Core {
         each.collect()
     }
 
-    /// Keeps old mappings whose work is known to be done; begins to take down what may not be kept or is too much.
+    /// Keeps stale mappings whose work is known to be done; begins to unmap those that may not be kept or are too
+    /// many.
     pub(super) fn begin_reaping(&mut self) -> Option<Release> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());
         while pending.len() < PENDING_LOOKED_AT
@@ -165,19 +164,19 @@ impl Core {
                 done.push(id);
             }
         }
-        // The next call goes on behind those looked at.
+        // The next call looks at others first.
         self.retiring.extend(pending);
         done.extend(self.unkeep(self.arena.kept_beyond(MOST_KEPT)));
         self.begin_release(&[], done, Vec::new())
     }
 
-    /// Begins to take down all old mappings, and to offer the device what it would not take back.
+    /// Begins to unmap all stale mappings, and to release handles that the driver refused before.
     pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
         self.begin_trim(u64::MAX, true)
     }
 
-    /// Begins to give back as much idle memory as keeps `keep` bytes: with a `wait` of the host all of it, and
-    /// all old mappings, else what is known to be done.
+    /// Begins to release idle memory, down to `keep` bytes. With a `wait` of the host, all of it and all stale
+    /// mappings; otherwise only idle memory whose work is known to be done.
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Release> {
         let excess = self.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
@@ -187,9 +186,9 @@ impl Core {
         self.begin_release(&idle, old.into_iter().flatten(), refused)
     }
 
-    /// Begins to give up idle handles of at least `bytes`, and of what is beyond the limit, likewise: for a
-    /// `placement` those outside it, and none where there are not so many; else all there are then. For a placement old
-    /// mappings go too, perhaps of those handles: the device has a handle's memory back with its last mapping.
+    /// Begins to release idle handles of at least `bytes`, and of what the pool holds beyond the limit; `wait` as for
+    /// [`Core::begin_trim`]. For a `placement`, handles outside it, or none if they do not suffice; and stale
+    /// mappings too, as a handle's memory is released with its last mapping.
     pub(super) fn begin_giving_up(
         &mut self,
         placement: Option<&Placement>,
@@ -221,7 +220,7 @@ impl Core {
         self.reserved() > self.soft_limit()
     }
 
-    /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
+    /// Merges neighbouring holes whose work is known to be done, and frees empty slabs whose work is.
     pub(super) fn merge_done(&mut self) {
         for slab in self.slabs.mixed() {
             self.release_slab(slab);
@@ -244,27 +243,27 @@ impl Shared {
         }
         self.work(|core| core.begin_trim(keep, true))?;
         let mut core = self.core.lock();
-        // Another may have grown it meanwhile.
+        // Another thread may have grown it meanwhile.
         let released = before.saturating_sub(core.reserved());
         core.count(Told::Trimmed(released));
         Ok(released)
     }
 
-    /// Gives idle memory back that is in no cache while the pool is over its soft limit. Nobody waits.
+    /// Releases idle memory that is in no cache while the pool is over its soft limit, without a wait.
     #[cold]
     pub(super) fn ease(&self) {
         if !self.core.lock().is_over_soft_limit() {
             return;
         }
-        // What the driver refuses stays idle memory of the pool, and is offered again next time.
+        // What the driver does not release stays idle memory, and is offered again next time.
         let _ = (self.catch_up(false))
             .and_then(|()| self.work(|core| core.begin_trim(core.soft_limit(), false)))
             .and_then(|_| self.work(|core| core.ask_of_old()))
             .and_then(|_| self.work(Core::begin_reaping));
     }
 
-    /// Has all be free that queued work is done with, or will be if the host is to `wait` for it. Nothing is
-    /// recorded until someone asks: without a mark no work is ever known to be done.
+    /// Frees and merges all memory whose work is done, or will be after a `wait` of the host. Work without a
+    /// mark is never known to be done, so this makes the marks.
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };

@@ -1,4 +1,4 @@
-//! What all lanes and handles of a pool share.
+//! The part of a pool that its lanes and handles share.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ impl Shared {
             device.let_sleep();
         }
         let core = Core::new(device, config)?;
-        // It empties its file: a pool that is refused has not touched what another wrote.
+        // Last, as it empties its file: a pool that cannot be made leaves an older recording alone.
         let recording = Recording::asked_for(core.config.record.as_deref())?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
@@ -62,14 +62,14 @@ impl Shared {
         })
     }
 
-    /// What is attached, made by `make` on first use; `None` if something else is.
+    /// The attached state, made by `make` on first use; `None` if it is of another type.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
         let attached: Arc<dyn std::any::Any + Send + Sync> = attached;
         attached.downcast().ok()
     }
 
-    /// The lane of `stream` for the calling thread, made on first use; `None` once the pool is closed.
+    /// The calling thread's lane of `stream`, made on first use; `None` if there is none in a closed pool.
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
@@ -103,7 +103,7 @@ impl Shared {
         hold: &Arc<()>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold, None);
-        // The pool watches the stream by now: a capture that this does not see finds the lane.
+        // The pool already watches the stream: a capture that begins later finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
         }
@@ -115,8 +115,8 @@ impl Shared {
         lane
     }
 
-    /// A lane of its own for the calling thread, which keeps meeting others at `lane`, that of `stream`; `None` if
-    /// there are enough. The caller holds the pool and the stream.
+    /// Makes a lane for the calling thread alone, which often finds `lane` of `stream` taken; `None` if there are
+    /// enough. The caller holds the pool and the stream.
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
         let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
@@ -131,13 +131,13 @@ impl Shared {
     }
 
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
-        // A part of a graph's memory is no extent, and stays where it is.
+        // A part of a graph's memory has no extent and does not move.
         if !block.is_private() && !is_slot(block.capacity()) {
             (self.core.lock().extents).set_movable(block.id(), movable);
         }
     }
 
-    /// Begins a job, runs it without the lock, and ends it; `None` where there is nothing to do.
+    /// Begins a job, runs it without the lock, and ends it; `None` if there is nothing to do.
     pub(super) fn work<J: Into<Job>>(
         &self,
         begin: impl FnOnce(&mut Core) -> Option<J>,
@@ -160,7 +160,7 @@ impl Shared {
         Arc::clone(&latch(&self.listed))
     }
 
-    /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
+    /// Called when the application drops its last handle: retires all lanes. Live blocks keep the pool.
     pub(crate) fn close(&self) {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
@@ -174,7 +174,7 @@ impl Shared {
             let bytes = core.extents.taken();
             let is_block = |it: &crate::heap::Extent| it.state == crate::heap::State::Allocated;
             let blocks = core.extents.iter().filter(|(_, it)| is_block(it)).count();
-            // The subscriber is the application's.
+            // The subscriber may use the pool.
             drop(core);
             if blocks > 0 {
                 tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
@@ -182,7 +182,7 @@ impl Shared {
         }
     }
 
-    /// Tells the subscriber what was noted, without a lock of the pool.
+    /// Sends the noted events to the subscriber, without a lock of the pool.
     #[inline]
     pub(crate) fn tell(&self) {
         if cfg!(feature = "tracing") {
@@ -193,8 +193,8 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Waits for the work that still uses the pool's free memory, which is then unmapped. A device that fails to
-    /// say when work is done will not run it either.
+    /// Waits for the work that still uses free memory, then unmaps all. A device that fails to wait for work does not
+    /// run it either.
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         let growing = std::mem::take(&mut *lock(&self.growing));
@@ -220,7 +220,7 @@ impl StreamWatcher for Shared {
         drop(core);
         let retired = lanes.by_handle.remove(&handle);
         drop(lanes);
-        // Without a lock: the stream may go with its last lane.
+        // Without a lock: the stream may end with its last lane.
         drop(retired);
     }
 
