@@ -1,9 +1,8 @@
-//! What a pool is made of, and which part holds which.
+//! The types that a pool is made of, and which holds which.
 //!
-//! The application's handle holds what is [`Shared`], and so does every [`Lane`], the pool's side of one
-//! stream. The pool's [`Books`] hold each lane until its last block is gone; [`Lanes`] are those in use. A
-//! [`Block`] points to its lane, without a count: see `cache::lifetime`. A stream under capture has
-//! [`Private`] memory, whose segments are blocks. What each of them does is in the file of its name.
+//! The application's handle and every [`Lane`], the pool's side of one stream, hold [`Shared`]. The pool's [`Books`]
+//! hold each lane until its last block is gone; [`Lanes`] are those in use. A [`Block`] points to its lane without a
+//! reference count: see `cache::lifetime`. A stream under capture has [`Private`] memory, whose segments are blocks.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -22,7 +21,7 @@ use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
 use crate::sync::{AtomicI64, AtomicU64, Latch, Mutex};
 
-/// Device addresses and how many bytes from there on, ascending and apart.
+/// Ranges of device memory as (address, bytes), ascending, with space between them.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,18 +30,17 @@ pub(crate) enum Way {
     ToDevice,
 }
 
-/// Queues copies of the contents of these ranges.
+/// Queues copies of these ranges' contents.
 pub(crate) type Copies = Box<dyn FnMut(&Stream, Way, &Ranges) -> Result<()> + Send>;
 
-/// What a pool that sleeps is to wake with.
+/// What a sleeping pool needs to wake.
 pub(super) struct Sleeping {
     pub(super) copies: Copies,
     pub(super) stream: Stream,
-    /// The contents of frames that end by here are saved; those of others are where they were.
+    /// The contents of frames that end at or below this are saved; other frames were never unmapped.
     pub(super) end: Addr,
 }
 
-/// What all lanes and handles of a pool share.
 pub(crate) struct Shared {
     pub(crate) uid: u64,
     pub(crate) device: Device,
@@ -54,19 +52,19 @@ pub(crate) struct Shared {
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
     pub(super) lanes: Mutex<Lanes>,
-    /// Those lanes for who has the core's lock: each while it may have free memory. In the order in which they were
-    /// made, so that caches are emptied in the same order in every run of a program.
+    /// The lanes that may have free memory, for a thread with the core's lock. In the order in which they were made,
+    /// so that every run of a program empties caches in the same order.
     pub(super) listed: Latch<Arc<Vec<Arc<Lane>>>>,
     pub(super) attached: OnceLock<Arc<dyn Attached>>,
-    /// Steps after the core's own, by rank.
+    /// Registered steps by rank, called after the ladder's own.
     pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
-    /// Asked before handles are mapped elsewhere.
+    /// Called before handles are mapped elsewhere.
     pub(super) moves_first: OnceLock<MovesFirst>,
-    /// Times that a request was tried again after a registered step.
+    /// Requests tried again after a registered step.
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
-    /// Of growing buffers, those of buffers that are gone too until they are given back.
+    /// Also those of dropped buffers, until their memory is released.
     pub(super) growing: Mutex<Vec<Arc<Pages>>>,
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
@@ -75,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) recording: Option<Recording>,
 }
 
-/// Free blocks of one size that one stream freed, kept together.
+/// Free blocks of one size that one stream freed.
 pub(crate) struct Batch {
     pub(super) bytes: u64,
     pub(super) stream: StreamIndex,
@@ -104,9 +102,9 @@ pub(crate) struct TransferState {
     pub(super) batches: VecDeque<Batch>,
     /// Oldest first.
     pub(super) used: Vec<Used>,
-    /// Empty lists, so that the host's heap is not asked for each.
+    /// Empty lists, to be used again.
     pub(super) spare: Vec<Vec<Cached>>,
-    /// Batches taken, as steps of the ladder count them.
+    /// Batches taken.
     pub(super) steps: Steps,
 }
 
@@ -114,30 +112,29 @@ pub(crate) struct TransferState {
 #[derive(Default)]
 pub(crate) struct Transfer {
     pub(super) state: Latch<TransferState>,
-    /// Batches and used blocks there are, for a look without the latch.
+    /// Number of batches and of used blocks, to be read without the latch.
     pub(super) count: AtomicU64,
     pub(super) used: AtomicU64,
     /// Drops of blocks with declared uses, and nanoseconds in the driver for them.
     pub(super) drops: AtomicU64,
     pub(super) driver_ns: AtomicU64,
-    /// Whether work that is known to be done needs no wait.
+    /// Work known to be done needs no wait.
     pub(super) opportunistic: bool,
 }
 
-/// The handles of a growing buffer.
 #[derive(Default)]
 pub(super) struct PagesState {
-    /// The frames, by address, and where each ends.
+    /// The frames by address, and the end of each.
     pub(super) frames: Vec<(FrameId, u64)>,
     /// How many of them the buffer uses.
     pub(super) used: usize,
-    /// What the others wait for before they go.
+    /// Work that has to be done before the other frames are released.
     pub(super) awaited: Vec<Mark>,
-    /// The buffer is gone, and its addresses are not given back yet.
+    /// The buffer was dropped, and its addresses are still reserved.
     pub(super) left: bool,
 }
 
-/// The addresses of a growing buffer, and its handles: see `grow_buf::pages`.
+/// The addresses and handles of a growing buffer: see `grow_buf::pages`.
 pub(super) struct Pages {
     pub(super) device: Device,
     pub(super) base: Addr,
@@ -145,28 +142,28 @@ pub(super) struct Pages {
     pub(super) state: Mutex<PagesState>,
 }
 
-/// What a layer above keeps with a pool, made on first use.
+/// State that a layer above keeps with a pool, made on first use.
 pub(crate) trait Attached: std::any::Any + Send + Sync {
-    /// The pool has no handle any more: let go of what only the pool's users need.
+    /// The pool has no handle any more: drop what only its users need.
     fn pool_closed(&self);
 
-    /// By address the streams that blocks moved since were allocated on, as far as nobody else is at them now.
+    /// For moved blocks that no thread uses now: by address, the stream that each was allocated on.
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
-/// In this order, so that what each request reads lies together, before the cache's bins.
+/// In this order, so that fields that each request reads lie together, before the cache's bins.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct LaneState {
     /// Most bytes that the cache keeps.
     pub(super) room: u64,
-    /// The size that the cache did not have last, and how often in a row.
+    /// The size that the cache missed last, and how often in a row.
     pub(super) missed: (u64, u64),
     /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.
     pub(super) crowded: u32,
-    /// Nothing is allocated or freed the short way: the lane is retired or asleep, or under capture.
+    /// The cache is not used: the lane is retired, asleep or under capture.
     pub(crate) aside: bool,
-    /// Nothing more is allocated here: keep nothing.
+    /// Nothing more is allocated here, and the cache keeps nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,
     pub(super) counters: Counters,
@@ -175,41 +172,40 @@ pub(crate) struct LaneState {
     pub(crate) captured: Option<Arc<Lane>>,
 }
 
-/// Blocks that keep a lane alive once it is retired, see `cache::lifetime`: one atomic, so that a free elsewhere takes
-/// no lock.
+/// Number of blocks that keep a retired lane alive, see `cache::lifetime`. Atomic, so that a free elsewhere takes no
+/// lock.
 #[derive(Default)]
 pub(crate) struct Outstanding(pub(super) AtomicI64);
 
-/// What threads of other streams write, on cache lines of its own, in pairs, as processors fetch them.
+/// What threads of other streams write, on a pair of cache lines of its own, as processors fetch pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Others {
     pub(super) outstanding: Outstanding,
-    /// Blocks of this lane that were freed on others.
     pub(crate) elsewhere: Elsewhere,
 }
 
-/// A pool's side of one stream: see `cache::stream_cache`. First what each request on its own threads reads, which those
-/// write too, up to the cache's bins; then what others read.
+/// A pool's side of one stream: see `cache::stream_cache`. The fields that its own threads read and write at each
+/// request come first, up to the cache's bins; then those that other threads read.
 #[repr(C, align(128))]
 pub(crate) struct Lane {
     pub(super) timeline: Arc<Timeline>,
     pub(super) slot_most: u64,
-    /// Somebody is told what becomes of its blocks.
+    /// See `observers`.
     pub(super) is_observed: bool,
     pub(crate) state: Latch<LaneState>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     pub(crate) slot: StreamIndex,
-    /// Of all lanes of the slot.
+    /// Shared by all lanes of the slot.
     pub(crate) hold: Arc<()>,
-    /// Of a lane whose blocks are parts of a graph's memory.
+    /// The graph's memory that this lane's blocks are parts of.
     pub(crate) private: Option<Arc<Private>>,
     pub(crate) others: Others,
 }
 
-/// A pointer to a lane that is there for as long as it is used: the holder is a block of the lane, or holds a handle
-/// of its stream, and of its pool or a block of that.
+/// A pointer to a lane that is alive while it is used. Its holder is a block of the lane; or a caller that holds the
+/// lane's stream, and its pool or a block of that.
 #[derive(Clone, Copy)]
 pub(crate) struct LanePtr(NonNull<Lane>);
 
@@ -228,7 +224,7 @@ impl LanePtr {
     }
 
     /// # Safety
-    /// One of the holders that the type names exists for as long as the reference is used.
+    /// A holder that the type names exists while the reference is used.
     #[inline]
     pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
         // SAFETY: the caller vouches that the lane is alive.
@@ -238,41 +234,41 @@ impl LanePtr {
 
 #[derive(Default)]
 pub(crate) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again is a new use. Of the lanes of one stream the
-    /// first is for all threads, and each later one was made for the thread of the number.
+    /// By the number of the stream's handle: a stream adopted again has a new one. A stream's first lane is for all
+    /// threads; each later lane was made for the thread of the number beside it.
     pub(super) by_handle: BTreeMap<u64, Vec<(u64, Arc<Lane>)>>,
     /// The pool has no handle any more.
     pub(crate) closed: bool,
 }
 
-/// The stream caches of one stream.
+/// The lanes of one stream, and their counts.
 #[derive(Default)]
 pub(super) struct Served {
     pub(super) lanes: Vec<Arc<Lane>>,
-    /// Of stream caches that are gone, and the joint peaks.
+    /// The counts of lanes that ended, and the joint peaks.
     pub(super) past: Totals<3>,
-    /// As it was read last.
+    /// All counts, when last read.
     pub(super) now: Totals<3>,
 }
 
-/// The counts of all streams a pool has served: the stream caches there are by stream, each held until it
-/// ends, and the sum of those gone with the joint peaks of all.
+/// The lanes of a pool by stream, each held until it ends, and all counts.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
+    /// The counts of streams whose lanes ended, and the joint peaks.
     pub(super) past: Totals<3>,
-    /// The pool has no handle any more, and stream caches that ended since.
+    /// The pool has no handle any more.
     pub(super) closed: bool,
+    /// Lanes that ended since.
     pub(super) gone: Vec<Arc<Lane>>,
 }
 
 /// A block of device memory on one stream.
 ///
-/// **Stream order.** The memory may be used by work queued on the block's stream after the
-/// allocation. Work on another stream must be ordered behind that (an event, or
-/// [`Stream::wait_stream`]) and either ordered before the drop or declared by
-/// [`Block::record_use`]. Dropping the block frees it in stream order: work queued before still
-/// has the memory.
+/// **Stream order.** Work queued on the block's stream after the allocation may use the memory. Work on another
+/// stream must be ordered behind the allocation (an event, or [`Stream::wait_stream`]), and either be ordered before
+/// the drop or declared by [`Block::record_use`]. Dropping the block frees it in stream order: work queued before
+/// still has the memory.
 ///
 /// The address does not change while the block lives. Safe to send to and use from any thread.
 ///
@@ -289,19 +285,18 @@ pub struct Block {
     pub(super) addr: Addr,
     pub(super) requested: u64,
     pub(super) extent: IdAndSlack,
-    /// What most blocks do not have, boxed to keep the common block small.
+    /// Most blocks have none; boxed to keep blocks small.
     pub(super) uses: Option<Box<Uses>>,
 }
 
 const _: () = assert!(size_of::<Block>() == 40);
 
-/// The extent of a block, and its bytes beyond those asked for. One word: a block is copied right after it was put
-/// together, and a load of what two narrower stores wrote waits for both.
+/// The extent of a block, and its bytes beyond those asked for. One word: a block is copied right after it is built,
+/// and a load of two narrower stores waits for both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdAndSlack(u64);
 
 impl IdAndSlack {
-    /// Of a block of `bytes` for a request of so many.
     #[inline]
     pub(super) fn of(id: Id, bytes: u64, requested: u64) -> Self {
         Self::new(id, (bytes - requested) as u32)
@@ -323,30 +318,29 @@ impl IdAndSlack {
     }
 }
 
-/// What a block carries beyond its memory.
+/// Uses of a block's memory on other streams.
 #[derive(Default)]
 pub(super) struct Uses {
-    /// Streams declared by `record_use`.
+    /// Declared by `record_use`.
     pub(super) streams: Vec<Stream>,
-    /// Uses of a typed buffer that this was the memory of.
+    /// Left by a typed buffer of the same memory.
     pub(super) left: Left,
 }
 
-/// A block that parts of a graph's memory are handed out of.
+/// A block that is cut into parts of a graph's memory.
 pub(super) struct Segment {
     pub(super) block: Block,
-    /// Bytes of the free parts, by address; the others were handed out, and are perhaps back.
+    /// Bytes of the parts that may be allocated, by address. Other parts are live, or freed and not used again.
     pub(super) free: BTreeMap<Addr, u64>,
     pub(super) live: usize,
-    /// End of the highest part ever handed out.
+    /// End of the highest part ever allocated.
     pub(super) high: Addr,
 }
 
-/// The segments of private memory, by address.
 #[derive(Default)]
 pub(super) struct Segments {
     pub(super) segments: BTreeMap<Addr, Segment>,
-    /// The graph is gone: a segment goes with its last live part.
+    /// The graph is gone: a segment is freed with its last live part.
     pub(super) released: bool,
 }
 

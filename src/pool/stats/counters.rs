@@ -118,7 +118,6 @@ impl Elsewhere {
     }
 }
 
-/// Allocated and freed by class, and peaks of live.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Totals<const N: usize> {

@@ -1,5 +1,5 @@
-//! What a pool tells of itself: figures, which `report` puts together from `counters`; the `snapshot` piece
-//! by piece; who holds memory, in `leaks`; and the slow steps.
+//! A pool's statistics: `counters`, and the `report` of them; the `snapshot` of all memory; live blocks in `leaks`;
+//! and the slow steps.
 
 pub(crate) mod counters;
 pub(crate) mod leaks;
@@ -11,20 +11,20 @@ pub use crate::heap::extent::SMALL_BYTES;
 
 /// A figure with its history.
 ///
-/// `current` is `allocated` less `freed`, and not below 0. Read while other threads allocate, each is as it
-/// was at some moment of the reading.
+/// `current` is `allocated` less `freed`, at least 0. While other threads allocate, each number is of its own moment
+/// during the read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Counter {
     /// Now.
     pub current: u64,
-    /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks);
-    /// [`PoolStats`] says of which figures it is exact.
+    /// The most since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks); [`PoolStats`] says
+    /// which peaks are exact.
     pub peak: u64,
-    /// Everything ever added.
+    /// All ever added.
     pub allocated: u64,
-    /// Everything ever taken away.
+    /// All ever taken away.
     pub freed: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Steps {
     pub own_stream: u64,
     /// A hole of another stream that was ready.
     pub ready_elsewhere: u64,
-    /// Times that the caches of all streams were emptied into the arena.
+    /// Times that the caches of all streams were emptied.
     pub drain: u64,
     /// A hole, or run of holes, of other streams after a wait on the device.
     pub stream_wait: u64,
@@ -47,19 +47,19 @@ pub struct Steps {
     pub steal: u64,
     /// Handles created.
     pub grow: u64,
-    /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests, to give
-    /// memory back, and to learn at the drop of a block what still uses it; not for growing buffers.
+    /// Nanoseconds that threads spent in the driver and in waits of the host: to serve requests, to release
+    /// memory, and to ask at the drop of a block what still uses it. Without growing buffers.
     pub driver_ns: u64,
-    /// Requests served only after a registered step gave memory back.
+    /// Requests served only after a registered step freed memory.
     pub relieved: u64,
     /// Requests that failed.
     pub out_of_memory: u64,
 }
 
-/// What the blocks of one size class sum to. See [`PoolStats`] for each figure.
+/// Figures of the blocks of one size class.
 ///
-/// A block is small or large by its bytes as rounded, see [`SMALL_BYTES`]. A block resized from one
-/// class into the other counts as freed in the one and allocated in the other.
+/// Blocks of up to [`SMALL_BYTES`], as rounded, are small. A block resized from one class into the other counts as
+/// freed in the first and allocated in the second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ pub struct BlockStats {
     pub requested: Counter,
 }
 
-/// A pool's figures of one size class. Small and large add up to those of [`PoolStats`], but for peaks.
+/// A pool's figures of one size class. Except for peaks, small and large add up to those of [`PoolStats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -83,12 +83,11 @@ pub struct ClassStats {
     pub allocated: Counter,
     /// Their bytes as asked for.
     pub requested: Counter,
-    /// Bytes of active blocks of the class. A graph's memory counts by its segments, pieces of at
-    /// least 2 MiB where there is room, and not by the blocks that the graph cuts from them.
+    /// Bytes of active blocks of the class. A graph's memory counts by its segments, of at least 2 MiB if there is
+    /// room, and not by the blocks that the graph cuts from them.
     pub active: Counter,
-    /// Physical bytes of active blocks and holes of the class: holes of up to [`SMALL_BYTES`] are small.
-    /// A handle may hold both classes, so it is bytes that are told apart, not handles. `allocated` and
-    /// `freed` are ups and downs from one reading to the next.
+    /// Physical bytes of active blocks and holes of the class: holes of up to [`SMALL_BYTES`] are small. A handle
+    /// may hold both classes. `allocated` and `freed` sum up the changes from one read to the next.
     pub reserved: Counter,
     /// Free bytes in holes of the class inside handles that also hold blocks.
     pub inactive_split: Counter,
@@ -96,15 +95,14 @@ pub struct ClassStats {
 
 /// Figures of a pool, a plain value.
 ///
-/// **What is exact.** All of `current`, `allocated` and `freed`, where nobody allocates meanwhile. The
-/// peaks of active and reserved bytes; those of blocks, allocated and requested bytes for a stream that one
-/// thread at a time allocates on. **What is sampled.** For a whole pool, and for threads that met on one
-/// stream, the latter peaks are taken when figures are read, when a request brings active bytes to more than
-/// they were, and when one has the caches emptied: never more than there was. What may be missed is a thousandth
-/// of it and what the caches hold, a few MiB a stream; of more than 64 streams also what a 64th as many requests take.
-/// The peak of active bytes bounds it.
-/// [`PoolStats::inactive_split`] and the reserved bytes of one class have the history of what readers saw.
-/// What takes a walk over all memory is in [`Snapshot`](super::Snapshot).
+/// **Exact** are `current`, `allocated` and `freed`, if no thread allocates during the read; the peaks of active and
+/// reserved bytes; and the peaks of blocks, allocated and requested bytes of a stream that one thread at a time
+/// allocates on. **Sampled** are those last peaks for a whole pool, and for a stream that several threads use at
+/// once. The pool takes samples when figures are read, when active bytes reach a new peak, and when a request empties
+/// the caches. So a peak is never too high. It may be too low by a thousandth and by what the caches hold, a few MiB
+/// a stream; with more than 64 streams, also by one request for every 64 streams. The peak of active bytes
+/// is an upper bound. [`PoolStats::inactive_split`] and the reserved bytes of one class change only at reads. Figures
+/// that need a walk over all memory are in [`Snapshot`](super::Snapshot).
 ///
 /// `Display` prints a table.
 ///
@@ -137,61 +135,60 @@ pub struct PoolStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Bytes that are not in holes: in live blocks, in streams' caches or between them, in graphs' memory.
+    /// Bytes that are not in holes: in live blocks, in caches, in graphs' memory.
     pub active: Counter,
-    /// Physical bytes held, as the device counts them: those of a handle given back too, while an old
-    /// mapping of it stands. `allocated` and `freed` count bytes created and released.
+    /// Physical bytes held, as the device counts them: a released handle counts while an old mapping of it
+    /// remains. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,
-    /// Free bytes inside handles that also hold blocks, which cannot be given back.
+    /// Free bytes in handles that also hold blocks, which cannot be released.
     pub inactive_split: Counter,
-    /// The same of small blocks.
+    /// The same for small blocks.
     pub small: ClassStats,
-    /// The same of large blocks.
+    /// The same for large blocks.
     pub large: ClassStats,
-    /// Bytes of the largest hole; emptying the streams' caches may make a larger one.
+    /// Bytes of the largest hole; with the streams' caches emptied there may be a larger one.
     pub largest_hole: u64,
     /// Number of holes.
     pub holes: u64,
-    /// Free mapped bytes that are not in the largest hole, as a part of all free mapped bytes.
+    /// The part of free mapped bytes that is not in the largest hole.
     pub fragmentation: f64,
     /// Bytes moved by compaction.
     pub bytes_moved: u64,
     /// Compaction passes.
     pub compactions: u64,
-    /// Bytes of memory private to graphs: in [`PoolStats::active`], and in [`PoolStats::allocated`] as far
-    /// as handed out. Not of blocks from before a capture that its graph keeps.
+    /// Bytes of memory private to graphs: in [`PoolStats::active`], and in [`PoolStats::allocated`] if blocks have
+    /// them. Without blocks from before a capture that its graph keeps.
     pub graphs: u64,
-    /// Bytes of [growing buffers](super::GrowBuf), those of buffers that are gone too until the work that
-    /// uses them is done: in [`PoolStats::reserved`], and in no figure of blocks.
+    /// Bytes of [growing buffers](super::GrowBuf), also of dropped ones until the work that uses them is done: in
+    /// [`PoolStats::reserved`], and in no figure of blocks.
     pub grown: u64,
-    /// Bytes of handles that the device has while the pool sleeps: see [`Pool::sleep`](super::Pool::sleep).
-    /// In no other figure; the blocks in them count as ever.
+    /// Bytes of handles that the pool gave up to [sleep](super::Pool::sleep), in no other figure. The blocks in
+    /// them count as before.
     pub sleeping: u64,
-    /// Bytes of movable blocks that are [on the host](crate::host::Spill), as asked for; `allocated` and
-    /// `freed` count what went there, and what came back or was dropped. In no other figure.
+    /// Bytes of movable blocks that are [on the host](crate::host::Spill), as asked for, in no other figure.
+    /// `allocated` and `freed` count what went there, and what came back or was dropped.
     pub spilled: Counter,
     /// Physical bytes beside the pool, in no other figure and under no limit, 0 until there is movable
     /// memory: compaction's tables (an 8,000th of the device's memory and up to 3 MiB) and flags (2 to
-    /// 128 MiB, or twice the 2,048th part of the largest block moved); 8 bytes a handle of the
+    /// 128 MiB, or twice the 2,048th part of the largest block moved); 8 bytes for each handle of the
     /// [address table](super::Pool::address_table).
     pub overhead: u64,
-    /// Times that a request was tried again after compaction or
-    /// [`Pool::on_pressure`](super::Pool::on_pressure) said that it made room.
+    /// Requests tried again because compaction or [`Pool::on_pressure`](super::Pool::on_pressure) made room.
     pub retries: u64,
-    /// Requests that failed for want of memory.
+    /// Requests that failed for lack of memory.
     pub failures: u64,
     /// Which steps served requests.
     pub steps: Steps,
-    /// Driver calls for the pool's handles, those of growing buffers too.
+    /// Driver calls for the pool's handles, with those of growing buffers.
     pub calls: ArenaCalls,
-    /// Figures by stream, of streams that have blocks or a handle.
+    /// Figures of each stream that has blocks or a handle.
     pub streams: Vec<StreamStats>,
 }
 
 /// Figures of one stream in a pool.
 ///
-/// A block counts with the stream it was allocated on, also when it is freed in the order of another;
-/// then its memory counts as cached on that other.
+/// A block counts for the stream it was allocated on. If it is freed in the order of another stream, its memory
+/// counts as cached there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -206,20 +203,19 @@ pub struct StreamStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// The same of small blocks.
+    /// The same for small blocks.
     pub small: BlockStats,
-    /// The same of large blocks.
+    /// The same for large blocks.
     pub large: BlockStats,
     /// Bytes in the stream's cache.
     pub cached_bytes: u64,
 }
 
-// The slow steps: which figure counts each, and what the application's `tracing` subscriber is told. A subscriber may
-// allocate. So a step, which is taken under the pool's lock, leaves a note, and whoever took it tells what was noted
-// once the lock is let go. Without the feature `tracing` nothing is noted.
+// The slow steps: the figure that counts each, and its `tracing` event. A subscriber may allocate. So a step, which
+// runs under the pool's lock, leaves a note, and the thread sends the events once it has released the lock.
 macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
-        /// A slow step of the pool, as [`Steps`] says, with the bytes asked for, mapped, made, moved or given back.
+        /// A slow step, with the bytes asked for, mapped, made, moved or released.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Told {
             $($(#[$doc])* $step(u64)),+
@@ -233,7 +229,7 @@ macro_rules! steps {
                 }
             }
 
-            /// Tells the subscriber, without a lock of the pool.
+            /// Sends the event. The caller has no lock of the pool.
             #[inline]
             pub(in crate::pool) fn tell(self, pool: u64) {
                 #[cfg(feature = "tracing")]

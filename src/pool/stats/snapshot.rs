@@ -1,4 +1,4 @@
-//! A list of all pieces of the pool's memory at one moment, and who holds them.
+//! A list of all pieces of the pool's memory at one moment.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum PieceState {
     Hole,
     /// Free, a slot of a slab: for small blocks of its size.
     Slot,
-    /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its own.
+    /// A stale mapping: the memory is mapped elsewhere by now, and work may still use it here.
     Retiring,
 }
 
@@ -45,7 +45,7 @@ pub struct Piece {
     pub bytes: u64,
     /// What it is.
     pub state: PieceState,
-    /// The [`id`](crate::Stream::id) of the stream it was allocated on or, if it is free, freed on, if any.
+    /// The [`id`](crate::Stream::id) of the stream it was allocated on; for a free piece, freed on, if any.
     pub stream: Option<u64>,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
@@ -57,7 +57,7 @@ pub struct Piece {
 
 /// Every mapped byte of a pool, in address order. Made by [`Pool::snapshot`].
 ///
-/// `Display` prints a line a piece.
+/// `Display` prints a line for each piece.
 ///
 /// ```
 /// # use warpool::{Device, Pool, PoolConfig};
@@ -78,10 +78,10 @@ pub struct Piece {
 pub struct Snapshot {
     /// The pieces, by address.
     pub pieces: Vec<Piece>,
-    /// Physical bytes the pool holds: of all pieces but retiring ones, of old mappings that were given
-    /// up, and of growing buffers.
+    /// Physical bytes the pool holds: all pieces except retiring ones, released handles with an old mapping left, and
+    /// growing buffers.
     pub reserved: u64,
-    /// Of these, bytes of [growing buffers](crate::pool::GrowBuf), which are no pieces.
+    /// Part of these: bytes of [growing buffers](crate::pool::GrowBuf), which are no pieces.
     pub grown: u64,
 }
 
@@ -93,7 +93,7 @@ impl Snapshot {
         pieces.map(|piece| piece.bytes).sum()
     }
 
-    /// Bytes of the largest hole if every movable block between fixed ones were moved together.
+    /// Bytes of the largest hole if the movable blocks between fixed blocks were moved together.
     #[must_use]
     pub fn after_compaction(&self) -> u64 {
         let (mut largest, mut run, mut end) = (0, 0, 0);
@@ -173,7 +173,7 @@ impl Shared {
                 let used_by = core.streams[index as usize].as_ref();
                 let home = live.and_then(|addr| homes.get(&addr).copied());
                 let stream = home.or(used_by.map(|state| state.timeline.uid));
-                // A block of a gate is a graph's segment.
+                // A gate's blocks are segments.
                 let of_graph = live.is_some() && used_by.is_some_and(|it| it.gate);
                 let graphs = of_graph.then_some("graph memory");
                 Piece {
@@ -216,15 +216,15 @@ impl Shared {
 }
 
 impl Pool {
-    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
-    /// places; else their addresses, bytes as rounded, and streams, by a walk under the pool's lock.
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with tags and backtraces; otherwise
+    /// addresses, bytes as rounded, and streams, by a walk under the pool's lock.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.shared().leak_report()
     }
 
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
-    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. Walks everything under the pool's lock.
+    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. A walk under the pool's lock.
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
