@@ -51,6 +51,7 @@ mod timeline;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -96,10 +97,17 @@ const SPARE_EVENTS: usize = 256;
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
-        for event in lock(&self.spare_events).drain(..) {
-            // A failure leaks only the event.
-            let _ = self.backend.event_destroy(event);
-        }
+        let events = std::mem::take(&mut *lock(&self.spare_events));
+        let owner = self.owner.take();
+        // SAFETY: nobody uses it after this.
+        let backend = unsafe { ManuallyDrop::take(&mut self.backend) };
+        beside(move || {
+            for event in events {
+                // A failure leaks only the event.
+                let _ = backend.event_destroy(event);
+            }
+            drop((backend, owner));
+        });
     }
 }
 
@@ -273,8 +281,8 @@ impl Device {
                 turns: Turns::default(),
                 names: Mutex::default(),
                 no_gpu,
-                backend,
-                _owner: owner,
+                backend: ManuallyDrop::new(backend),
+                owner,
             }),
         }
     }

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -51,9 +52,9 @@ pub(super) struct DeviceInner {
     pub(super) turns: Turns,
     pub(super) names: Mutex<StreamNames>,
     pub(super) no_gpu: Option<crate::Error>,
-    pub(super) backend: Arc<dyn Backend>,
+    pub(super) backend: ManuallyDrop<Arc<dyn Backend>>,
     /// Keeps the device's context alive, if its user does not.
-    pub(super) _owner: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Keeps state for a stream and is told when the stream's last handle is dropped.

@@ -252,6 +252,22 @@ fn what_is_dropped_in_a_host_call_is_given_back_by_another_thread() {
     });
 }
 
+#[test]
+fn a_device_that_goes_in_a_host_call_is_given_back_by_another_thread() {
+    with_device(|rig, device| {
+        let other = rig.open().unwrap();
+        let [ahead, behind] = [(); 2].map(|()| other.stream().unwrap());
+        // Its event is a spare of the device's then.
+        behind.wait_stream(&ahead).unwrap();
+        behind.synchronize().unwrap();
+        drop((ahead, behind));
+        let stream = device.stream().unwrap();
+        let work = Box::new(move || drop(other));
+        device.backend().host_call(stream.raw(), work).unwrap();
+        stream.synchronize().unwrap();
+    });
+}
+
 /// Holds a stream up until what it gives is dropped.
 fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
