@@ -30,10 +30,11 @@ impl Shelf for HostPool {
 }
 
 impl Shelved for HostBuf<u8> {
-    fn take(&self, addr: Addr, stream: &Stream) -> Result<()> {
+    fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()> {
+        let part = self.slice(..bytes as usize)?;
         // SAFETY: the bytes are of a block that was allocated on the stream, which nobody else has yet.
-        let view = unsafe { ViewMut::<u8>::from_raw(addr, self.len()) }?;
-        view.upload_from(stream, self)
+        let view = unsafe { ViewMut::<u8>::from_raw(addr, bytes as usize) }?;
+        view.upload_from(stream, part)
     }
 }
 

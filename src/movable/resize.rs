@@ -73,6 +73,11 @@ impl Registry {
         stream.core().refuse_under_capture()?;
         self.awake.check()?;
         let shared = self.shared()?;
+        if let Some(away) = &mut lock(&self.state).table.entry(id)?.away
+            && away.shrink(bytes)
+        {
+            return Ok(());
+        }
         // On the host the block would keep its old size, which may not fit the new one.
         let mut state = self.here(id)?;
         // The free memory after the block may be in a cache.

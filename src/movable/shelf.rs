@@ -18,8 +18,8 @@ pub(crate) trait Shelf: Send + Sync {
 
 /// Stored contents.
 pub(crate) trait Shelved: Send {
-    /// Queues a copy to `addr` on `stream`.
-    fn take(&self, addr: Addr, stream: &Stream) -> Result<()>;
+    /// Queues a copy of the first `bytes` bytes to `addr` on `stream`.
+    fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()>;
 }
 
 /// The storage and the streams of a pool that spills.
@@ -44,6 +44,18 @@ pub(super) struct Away {
     pub(super) addr: Addr,
     pub(super) bytes: u64,
     pub(super) spilled: Spilled,
+}
+
+impl Away {
+    /// Keeps the first `bytes` bytes; false if it has fewer.
+    pub(super) fn shrink(&mut self, bytes: u64) -> bool {
+        if bytes > self.bytes {
+            return false;
+        }
+        lock(&self.spilled).block_resized(self.bytes, bytes);
+        self.bytes = bytes;
+        true
+    }
 }
 
 impl Drop for Away {

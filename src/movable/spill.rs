@@ -262,7 +262,12 @@ impl Registry {
             let mut state = lock(&self.state);
             let _giving = Giving::begin(&up.core().timeline);
             self.awake.check()?;
-            let unused = state.put_back(id, block, &up, &mut calls);
+            let away = state.table.entry(id)?.away.as_ref();
+            let unused = match away.is_some_and(|away| away.bytes < bytes) {
+                // It was shrunk meanwhile.
+                true => Ok(Some(block)),
+                false => state.put_back(id, block, &up, &mut calls),
+            };
             (unused, std::mem::take(&mut state.emptied))
         };
         drop(emptied);
@@ -328,7 +333,7 @@ impl State {
         let Some(away) = entry.away.as_ref().filter(fits) else {
             return Ok(Some(block));
         };
-        away.contents.take(block.addr(), up)?;
+        away.contents.take(block.addr(), away.bytes, up)?;
         let (from, to, bytes) = (away.addr, block.addr(), block.capacity());
         let timeline = &up.core().timeline;
         if !seeded!("used-ahead-of-its-return") {

@@ -13,7 +13,7 @@ use warpool::compact::Goal;
 use warpool::device::sim::{Rng, SimConfig};
 use warpool::host::{Contents, HostPool, HostPoolConfig, Spill};
 use warpool::movable::Movable;
-use warpool::pool::HandleSize;
+use warpool::pool::{HandleSize, Relief};
 use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
 #[path = "../../examples/spill.rs"]
@@ -199,32 +199,48 @@ fn a_block_that_comes_back_elsewhere_tells_its_callback(device: &Device) {
     assert_eq!(*told.lock().unwrap(), [(before, after)]);
 }
 
-fn a_block_that_goes_again_while_it_is_shrunk_writes_over_no_other(device: &Device) {
+fn a_block_on_the_host_is_shrunk_there_whatever_room_the_whole_would_need(device: &Device) {
     let (pool, _host) = spilling(device, 8);
     let stream = device.stream().unwrap();
     let mut block = filled(&pool, &stream, 7, 6 * MIB);
-    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
-    let near = Arc::new(Mutex::new(Vec::new()));
-    let weak = Arc::downgrade(&near);
-    let (again, from) = (pool.clone(), stream.clone());
-    block.on_move(move |_| {
-        let near = weak.upgrade().unwrap();
-        let mut near = near.lock().unwrap();
-        if near.is_empty() {
-            // The block goes for it; then others come where it would be, all but the first megabyte.
-            drop(again.alloc(&from, 6 * MIB as u64).unwrap());
-            near.extend((0..7).map(|_| again.alloc_filled(&from, MIB, 1u8).unwrap()));
-            drop(near.remove(0));
+    let fixed = pool.alloc(&stream, 6 * MIB as u64).unwrap();
+    for len in [3 * MIB, MIB, MIB] {
+        block.resize(&stream, len).unwrap();
+        assert_eq!(pool.stats().spilled.current, len as u64);
+    }
+    assert!(
+        block
+            .resize(&stream, 3 * MIB)
+            .unwrap_err()
+            .is_out_of_memory()
+    );
+    assert!(block.len() == MIB && is_all(&block, &stream, 7));
+    assert_eq!(pool.stats().spilled.current, 0);
+    drop((fixed, block));
+    whole(&pool);
+}
+
+fn a_block_that_is_shrunk_while_it_comes_back_has_what_is_left_of_it(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 6 * MIB);
+    let id = block.id();
+    let fixed = pool.alloc(&stream, 6 * MIB as u64).unwrap();
+    let both = Mutex::new((block, Some(fixed)));
+    let both = Arc::new(both);
+    let (own, from) = (Arc::downgrade(&both), stream.clone());
+    pool.on_pressure(move |_| {
+        let both = own.upgrade().unwrap();
+        let mut both = both.lock().unwrap();
+        both.0.resize(&from, MIB).unwrap();
+        match both.1.take() {
+            Some(_) => Relief::Retry,
+            None => Relief::Exhausted,
         }
     });
-    let resized = block.resize(&stream, MIB);
-    block.on_move(|_| ());
-    for other in near.lock().unwrap().drain(..) {
-        assert!(other.download().unwrap() == [1; MIB], "written over");
-    }
-    // The others have the room that it needs to come back, unless it was shrunk on the way.
-    assert!(resized.is_ok_and(|()| block.len() == MIB) || block.len() == 6 * MIB);
-    assert!(is_all(&block, &stream, 7));
+    assert_eq!(pool.hold_id(id, &stream).unwrap().bytes(), MIB as u64);
+    assert!(is_all(&both.lock().unwrap().0, &stream, 7));
+    drop(both);
     whole(&pool);
 }
 
@@ -342,8 +358,9 @@ on_every_device! {
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
     a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
     a_block_that_comes_back_elsewhere_tells_its_callback,
+    a_block_on_the_host_is_shrunk_there_whatever_room_the_whole_would_need,
+    a_block_that_is_shrunk_while_it_comes_back_has_what_is_left_of_it,
     addresses_of_more_than_the_device_holds_are_an_error_and_not_a_circle,
-    a_block_that_goes_again_while_it_is_shrunk_writes_over_no_other,
     a_block_whose_callback_pushes_it_out_each_time_cannot_be_held,
 }
 
@@ -356,6 +373,8 @@ on_the_simulated_device! {
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
     a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
     a_block_that_comes_back_elsewhere_tells_its_callback,
+    a_block_on_the_host_is_shrunk_there_whatever_room_the_whole_would_need,
+    a_block_that_is_shrunk_while_it_comes_back_has_what_is_left_of_it,
 }
 
 #[test]

@@ -267,7 +267,7 @@ impl Gauges {
         self.free(class(bytes), Sums([bytes]));
     }
 
-    pub(in crate::pool) fn block_resized(&mut self, before: u64, after: u64) {
+    pub(crate) fn block_resized(&mut self, before: u64, after: u64) {
         self.resize([before, after].map(|bytes| (class(bytes), Sums([bytes]))));
         self.note_peak();
     }
