@@ -296,7 +296,8 @@ impl Pool {
     /// See [`Pool::alloc_typed`].
     pub fn alloc_movable<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Movable<T>> {
         let registry = Registry::of(self)?;
-        let (id, log) = registry.add(self.alloc_apart::<T>(stream, len)?);
+        let mut block = Some(self.alloc_apart::<T>(stream, len)?);
+        let (id, log) = with_room(self, true, || registry.add(&mut block))?;
         Ok(Movable {
             registry,
             id,

@@ -224,11 +224,16 @@ impl Registry {
         Err(Error::invalid("stream", why))
     }
 
-    pub(crate) fn add(&self, block: Block) -> (MovableId, Arc<AccessLog>) {
+    /// Takes the block; leaves it if the address table cannot grow for it.
+    pub(super) fn add(&self, block: &mut Option<Block>) -> Result<(MovableId, Arc<AccessLog>)> {
+        let state = &mut *lock(&self.state);
+        if let Some(words) = &mut state.words {
+            words.ensure(state.table.len_with_next(), &state.mover.stream)?;
+        }
+        let taken = || Error::invalid("block", "it has a handle");
+        let block = block.take().ok_or_else(taken)?;
         block.lane().shared.set_movable(&block, true);
-        let mut state = lock(&self.state);
-        let now = state.holds;
-        state.table.add(block, now)
+        Ok(state.table.add(block, state.holds))
     }
 
     /// Frees a block after all its uses, once it is not held: on `stream` if given, otherwise on the stream
@@ -503,7 +508,11 @@ impl Registry {
 
 /// Makes what lies beside the pool, which gives up what is idle for it, as other parts do. Then the registered steps are
 /// asked if it is `helped`.
-pub(super) fn with_room<T>(pool: &Pool, helped: bool, make: impl Fn() -> Result<T>) -> Result<T> {
+pub(super) fn with_room<T>(
+    pool: &Pool,
+    helped: bool,
+    mut make: impl FnMut() -> Result<T>,
+) -> Result<T> {
     loop {
         match make() {
             Err(error) if error.is_device_exhausted() => {}
@@ -554,12 +563,11 @@ impl State {
         self.arrays.settle(&mut self.table, &mut self.mover)?;
         let Some(words) = self
             .words
-            .as_mut()
+            .as_ref()
             .filter(|_| self.table.is_any_word_stale())
         else {
             return Ok(());
         };
-        words.ensure(self.table.len() as u64, &self.mover.stream)?;
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let stale = self.table.stale_words(&timeline)?;
         let stores: Vec<[u64; 2]> = stale

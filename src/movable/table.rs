@@ -198,6 +198,11 @@ impl Table {
         self.entries.len()
     }
 
+    /// The same once there is another handle.
+    pub(super) fn len_with_next(&self) -> u64 {
+        (self.len() + usize::from(self.spare.is_empty())) as u64
+    }
+
     pub(super) fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
         entry

@@ -775,3 +775,36 @@ fn the_address_table_gets_memory_that_is_idle_and_is_none_without() {
     let word = common::read(&stream, table.entry(block.id()), 8);
     assert_eq!(word, addr.to_le_bytes());
 }
+
+#[test]
+fn a_handle_that_the_address_table_has_no_room_for_asks_for_memory_as_a_block_does() {
+    let granule = common::host().info().granule;
+    let device = Device::host_with_capacity(64 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let table = pool.address_table().unwrap();
+    let made = |_| pool.alloc_movable::<u8>(&stream, 1).unwrap();
+    let handles: Vec<_> = (0..granule / 8).map(made).collect();
+    let small = pool.alloc(&stream, 1).unwrap();
+    let mut rest = Vec::new();
+    while let Ok(block) = pool.alloc(&stream, granule) {
+        rest.push(block);
+    }
+    drop(small);
+    let refused = pool.alloc_movable::<u8>(&stream, 1);
+    assert!(refused.is_err_and(|it| it.is_out_of_memory()));
+    assert_eq!(table.entries(), granule / 8);
+    let rest = std::sync::Mutex::new(rest);
+    pool.on_pressure(
+        move |_| match std::mem::take(&mut *rest.lock().unwrap()).is_empty() {
+            true => Relief::Exhausted,
+            false => Relief::Retry,
+        },
+    );
+    let block = pool.alloc_movable::<u8>(&stream, 1).unwrap();
+    let addr = block.hold(&stream).unwrap().addr();
+    let word = common::read(&stream, table.entry(block.id()), 8);
+    assert_eq!(word, addr.to_le_bytes());
+    drop(handles);
+    pool.check_invariants().unwrap();
+}
