@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=(
     heap:: pool::stats::counters pool::view
-    compact::plan compact::cut compact::circle
+    compact::plan compact::budget compact::cycle
     observe::latency observe::report observe::trace sync::latch
     # Minutes each there: every bit of every word, and a line of 64 KiB.
     --skip the_first_bit_from_any_on_is_found --skip a_line_without_end

@@ -47,7 +47,7 @@ BEGIN, END = "<!-- seeded bugs: begin -->", "<!-- seeded bugs: end -->"
 # Tried first, because it is known to see the fault: saves time, proves the same.
 FIRST = {
     "handle-lost-when-its-map-fails": ("errors", "simulated"),
-    "upward-slide-cut-from-below": ("lib", "compact::cut"),
+    "upward-slide-cut-from-below": ("lib", "compact::budget"),
     "first-hop-forgotten": ("lib", "compact::plan::ways"),
     "free-during-plan": ("soak", ""),
     "stale-plan-made-unchecked": ("lib", "--skip cuda::faults"),

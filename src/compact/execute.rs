@@ -5,7 +5,7 @@
 //! A step runs under the pool's lock, so the layout cannot change under its plan:
 //!
 //! 1. Make a plan, or check which part still applies of a plan that was searched [without the
-//!    lock](super::proposal).
+//!    lock](super::speculative_plan).
 //! 2. Cut the plan at the budget.
 //! 3. Make the moving stream wait for everything that used the memory involved.
 //! 4. Launch by launch: queue the moves, and record the new places of the blocks in the heap. The
@@ -25,13 +25,13 @@
 
 use std::sync::Arc;
 
-use super::cut::{cut, rest};
+use super::budget::{cut, rest};
 use super::mover::{Mover, Part};
-#[cfg(feature = "sanitize")]
-use super::notes::Notes;
 use super::plan::ways::Ways;
 use super::plan::{Batch, Move, Plan};
-use super::proposal::{Proposal, in_short};
+#[cfg(feature = "sanitize")]
+use super::sanitizer_hooks::SanitizerHooks;
+use super::speculative_plan::{SpeculativePlan, in_short};
 use super::task::{Aim, KeptPlan, Owners, Task};
 use crate::device::Timeline;
 use crate::error::{Error, Result};
@@ -120,10 +120,10 @@ impl Step<'_> {
             self.begin(task)?;
             for launch in &launches {
                 #[cfg(feature = "sanitize")]
-                let notes = Notes::before(&self.mover.stream, parts[*queued].moves, base);
+                let hooks = SanitizerHooks::before(&self.mover.stream, parts[*queued].moves, base);
                 let launched = self.mover.launch(launch);
                 #[cfg(feature = "sanitize")]
-                notes.after(&self.mover.stream, launched.is_ok());
+                hooks.after(&self.mover.stream, launched.is_ok());
                 launched?;
                 *queued += 1;
                 self.launches += 1;
@@ -216,7 +216,7 @@ pub(crate) struct Ahead {
     /// The rest of an earlier step's plan.
     pub(crate) kept: Option<KeptPlan>,
     /// A plan that was searched without the lock.
-    pub(crate) proposal: Option<Proposal>,
+    pub(crate) speculative: Option<SpeculativePlan>,
 }
 
 /// The plan of a step, the part of it that this step executes, and whether the plan fits the
@@ -233,7 +233,7 @@ fn planned(
     {
         return Some((kept.plan, batches, false));
     }
-    let (plan, fresh) = match ahead.proposal.map(|found| found.check(core, owners)) {
+    let (plan, fresh) = match ahead.speculative.map(|found| found.check(core, owners)) {
         Some(Ok(holds)) => holds,
         Some(Err(())) => {
             let short = in_short(task.planner);
@@ -326,7 +326,7 @@ impl Step<'_> {
         let is_circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
         for run in batches.chunk_by(|a, b| !is_circle(a) && !is_circle(b)) {
             match run {
-                [Batch::Circle { moves, pieces }] => self.circle(moves, pieces, task)?,
+                [Batch::Circle { moves, pieces }] => self.cycle(moves, pieces, task)?,
                 straight => self.straight(straight, task)?,
             }
         }

@@ -10,9 +10,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use super::plan::apart;
 use super::plan::layout::{Extent, Kind};
 use super::plan::rows::{slide_down, stretches};
+use super::plan::split_slides;
 use super::plan::{Batch, CostModel, Move, Plan};
 
 /// What the plan has to know of the pool in addition to its extents.
@@ -128,7 +128,7 @@ pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
         upward: false,
         moves,
     };
-    Plan::of(apart(vec![slide]), model)
+    Plan::of(split_slides(vec![slide]), model)
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
         };
         let enough =
             |idle: u64, room, bytes| home.needs(10, bytes).is_some_and(|it| it <= idle + room);
-        // 10 of what is idle are its own.
+        // Its own whole handle of 10 bytes counts as idle.
         assert!(enough(10, 0, 15) && !enough(10, 0, 16));
         assert!(enough(20, 0, 25) && !enough(20, 0, 26));
         assert!(enough(20, 10, 35) && !enough(20, 10, 36));
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!([none, home].map(|it| it.needs(10, 5)), [None, Some(10)]);
     }
 
-    /// Whether what is free at the end of one stretch, idle handles elsewhere and `room` for new ones,
-    /// with room behind the stretch for them, make up `bytes`.
+    /// Whether the free bytes at the end of one stretch, idle handles elsewhere and `room` for new
+    /// ones make up `bytes`, with enough unmapped space after the stretch.
     fn made_up(extents: &[Extent], room: u64, bytes: u64) -> bool {
         let idle = |e: &Extent| match e.kind {
             Kind::Hole => whole(e.addr, e.end()),
@@ -300,7 +300,7 @@ mod tests {
     fn only_the_upper_part_that_is_needed_is_slid() {
         let mut extents = extents_from(0, "m.m.m.m", &[15, 10, 35, 6, 4, 4, 6]);
         extents.extend(extents_from(200, "m.", &[10, 20]));
-        // 10 of the first stretch, as a whole handle, for the 20 at the end of the second.
+        // One handle of 10 bytes of the first stretch joins the 20 bytes at the end of the second.
         let made = planned(&extents, 0, 30).expect("a plan");
         assert_eq!(made.batches[0].moves(), slide_down(&extents[3..7]));
         assert_eq!(made.bytes, 10);

@@ -21,7 +21,8 @@ pub(crate) struct Joined {
     pub(crate) error: Option<Error>,
 }
 
-/// Most runs that are looked at for the cheapest choice: all of some thousand. It is made under the pool's lock.
+/// Limit on the runs inspected for the cheapest choice, which is made under the pool's lock. Some thousand runs
+/// are inspected completely.
 const LOOKS: usize = 1 << 20;
 
 /// Free bytes that a run itself brings where it stays.
@@ -44,7 +45,8 @@ impl<'r> Gathering<'r> {
         let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free > 0).collect();
         order.sort_by(|a, b| part(b).total_cmp(&part(a)).then(a.start.cmp(&b.start)));
         let mut homes: Vec<&Run> = runs.iter().filter(|run| run.gap > lacking).collect();
-        // Those first that need the least: there may be more than are looked at.
+        // Homes with the most free bytes come first, since the limit may leave the others
+        // uninspected.
         homes.sort_by_key(|home| Reverse(own(home)));
         let all: u64 = order.iter().map(|run| run.free).sum();
         let mut looks = if all < bytes { 0 } else { LOOKS };
@@ -58,7 +60,8 @@ impl<'r> Gathering<'r> {
         self.carried.iter().map(|run| run.bytes()).sum()
     }
 
-    /// The choice with this run to stay, if there is one; `None` if there are no looks left to say so.
+    /// The cheapest choice in which `home` stays; the inner `None` if there is none, the outer if
+    /// `looks` ran out.
     fn behind(
         home: &'r Run,
         order: &[&'r Run],
@@ -68,7 +71,7 @@ impl<'r> Gathering<'r> {
     ) -> Option<Option<Self>> {
         let mut free = own(home);
         let (mut gap, mut carried) = (home.gap - lacking, Vec::new());
-        // Nothing brings more than its own bytes.
+        // A remapped run brings no more free bytes than the unmapped space it fills.
         if free + gap < bytes {
             return Some(None);
         }
@@ -86,9 +89,9 @@ impl<'r> Gathering<'r> {
         Some((free >= bytes).then_some(Self { home, carried }))
     }
 
-    /// All runs that may move, remapped after one that stays: the cheapest choice of the one that
-    /// stays among those with enough unmapped space after them. If none has enough, the one with
-    /// the most, followed by as many runs as fit.
+    /// The choice that remaps all movable runs after one that stays. Among the homes with enough
+    /// unmapped space it takes the cheapest. If none has enough, it takes the home with the most
+    /// space, and as many runs as fit.
     fn all(runs: &'r [Run]) -> Option<Self> {
         let moved = |run: &Run| if run.movable { run.bytes() } else { 0 };
         let all: u64 = runs.iter().map(moved).sum();
@@ -159,7 +162,8 @@ pub(crate) fn join(
             .map(|(src, dst, bytes)| Move { src, dst, bytes })
             .collect();
         #[cfg(feature = "sanitize")]
-        super::notes::Notes::before(&mover.stream, &ways, shared.base).after(&mover.stream, true);
+        super::sanitizer_hooks::SanitizerHooks::before(&mover.stream, &ways, shared.base)
+            .after(&mover.stream, true);
         owners.moved(&ways, &ids, timeline.open_tick());
         joined.ways.extend(ways);
         joined.changed = true;

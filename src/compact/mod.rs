@@ -1,20 +1,20 @@
 //! Compaction: chooses which live blocks to move, and moves them.
 
-mod circle;
-mod cut;
+mod budget;
+mod cycle;
 mod execute;
 mod gather;
 mod join;
+mod make_room;
 mod mover;
-#[cfg(feature = "sanitize")]
-mod notes;
 mod plan;
-mod proposal;
-mod room;
+#[cfg(feature = "sanitize")]
+mod sanitizer_hooks;
+mod speculative_plan;
 mod table;
 mod task;
 
-pub use cut::Budget;
+pub use budget::Budget;
 pub use execute::Moved;
 pub(crate) use execute::{Ahead, step};
 pub(crate) use join::join;
@@ -24,7 +24,7 @@ pub use plan::Goal;
 pub use plan::layout::{Extent, Kind, Layout};
 #[doc(hidden)]
 pub use plan::{Batch, CostModel, Move, Plan, Planner};
-pub(crate) use proposal::{Proposal, Survey, survey};
+pub(crate) use speculative_plan::{SpeculativePlan, Survey, survey};
 #[doc(hidden)]
 pub use table::{MOVE_ALIGN, MoveTable, SlideTable};
 pub(crate) use task::{Aim, KeptPlan, Owners, Task, layout_with};

@@ -362,8 +362,8 @@ fn based(m: &Move, base: Addr) -> Move {
     }
 }
 
-/// Splits `moves` before each move for which `full` returns true, given the number of moves in the
-/// part so far. A part has at least one move.
+/// Splits `moves` before each move for which `full` returns true. `full` receives the number of
+/// moves in the part so far. A part has at least one move.
 fn cut_where(moves: &[Move], mut full: impl FnMut(u64, &Move) -> bool) -> Vec<&[Move]> {
     let (mut parts, mut from) = (Vec::new(), 0);
     for (at, m) in moves.iter().enumerate() {

@@ -203,11 +203,11 @@ mod tests {
             let of = |units: u64| units * MOVE_ALIGN;
             let m = Move { src: of(src), dst: of(dst), bytes: of(units) };
             let [from, to] = packed(&m).expect("within its bits");
-            // As kernels/warpool.h has it.
+            // The packing that kernels/warpool.h defines.
             let (addr, rest) = (|word: u64| word % (1 << 44), |word: u64| word >> 44);
             prop_assert_eq!([addr(from), addr(to)], [src, dst]);
             prop_assert_eq!(rest(from) + (rest(to) << 20), units);
-            // One more bit of any is refused.
+            // One more bit in any field is refused.
             for far in [
                 Move { src: of(1 << ADDR_BITS | src), ..m },
                 Move { dst: of(1 << ADDR_BITS | dst), ..m },
@@ -230,7 +230,7 @@ mod tests {
         for count in [1, 2, 3, 99, 100] {
             let table = MoveTable::new(&moves[..count]).expect("multiples of sixteen");
             assert_eq!(table.bytes(), table.image().len(), "{count} moves");
-            // The parts stand one behind the other.
+            // The parts follow each other without gaps.
             let args = table.args(4096, 0);
             let tiles = args.moves + table.words.len() as u64 * 8;
             let groups = tiles + table.first_tile.len() as u64 * 4;

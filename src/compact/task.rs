@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::cut::{Budget, cut};
+use super::budget::{Budget, cut};
 use super::gather::{self, Handles};
+use super::make_room;
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::{Batch, Goal, Move, Plan, Planner};
-use super::room;
 use crate::device::{Event, Timeline};
 use crate::error::Result;
 use crate::pool::Core;
@@ -45,7 +45,7 @@ impl Aim<'_> {
             Self::Goal(goal) => planner.plan(&layout_with(core, owners, &HashSet::new()), goal),
             Self::Room { bytes, most_ns } => {
                 let extents = extents_of(core, owners).collect();
-                room::plan(planner, extents, bytes, most_ns)
+                make_room::plan(planner, extents, bytes, most_ns)
             }
             Self::Gather { bytes, most_ns } => {
                 let extents: Vec<Extent> = extents_of(core, owners).collect();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::callback::{Calls, tell};
 use super::registry::{Registry, State, in_units};
 use super::table::Moving;
-use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, Proposal, Survey, Task};
+use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, SpeculativePlan, Survey, Task};
 use crate::device::{Giving, lock};
 use crate::error::Result;
 use crate::pool::Shared;
@@ -19,12 +19,12 @@ impl Registry {
 
     pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
         let started = Instant::now();
-        let proposal = self.propose(aim, budget)?;
-        self.make(aim, budget, proposal, started)
+        let speculative = self.propose(aim, budget)?;
+        self.make(aim, budget, speculative, started)
     }
 
     /// Searches for a plan without a lock, if the aim needs a search.
-    pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<Proposal>> {
+    pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<SpeculativePlan>> {
         if !aim.searches() {
             return Ok(None);
         }
@@ -38,13 +38,13 @@ impl Registry {
         &self,
         aim: Aim<'_>,
         budget: &Budget,
-        proposal: Option<Proposal>,
+        speculative: Option<SpeculativePlan>,
         started: Instant,
     ) -> Result<Moved> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
         let mut state = lock(&self.state);
-        let outcome = state.step(&shared, aim, budget, (proposal, started), &mut calls);
+        let outcome = state.step(&shared, aim, budget, (speculative, started), &mut calls);
         drop(state);
         tell(calls);
         shared.tell();
@@ -86,7 +86,7 @@ impl State {
         shared: &Arc<Shared>,
         aim: Aim<'_>,
         budget: &Budget,
-        (proposal, started): (Option<Proposal>, Instant),
+        (speculative, started): (Option<SpeculativePlan>, Instant),
         calls: &mut Calls,
     ) -> Result<Moved> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
@@ -112,7 +112,7 @@ impl State {
             mover: &timeline,
         };
         let kept = self.kept.take();
-        let ahead = Ahead { kept, proposal };
+        let ahead = Ahead { kept, speculative };
         let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
         self.kept = outcome.kept;
         let failed = outcome.error.is_some();

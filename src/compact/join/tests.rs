@@ -1,4 +1,4 @@
-//! Which runs are brought together, behind which.
+//! Which runs are remapped, and after which other run.
 
 use std::cell::RefCell;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::device::{Device, Overhead, Timeline};
 use crate::pool::{Core, Pool, PoolConfig};
 
-/// Owners that note who is asked about.
+/// Owners that record which blocks they are asked about.
 struct Asked(RefCell<Vec<u64>>);
 
 impl Owners for Asked {
@@ -22,7 +22,7 @@ impl Owners for Asked {
     fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
 }
 
-/// Owners of whom one's uses cannot be waited for.
+/// Owners that fail for the uses of the block at this offset.
 struct Failing(u64);
 
 impl Owners for Failing {
@@ -50,7 +50,7 @@ fn the_ways_ascend_after_a_wait_that_failed_too() {
     let mut core = shared.core.lock();
     let (slot, _hold) = core.add_stream(&stream.core().timeline, false);
     let granule = core.granule();
-    // Runs of four granules, of which so many halves are taken: the emptiest is carried first.
+    // Runs of four granules; `taken` counts half granules. The emptiest run is remapped first.
     for (start, taken) in [(0, 6), (64, 4), (128, 2), (192, 7)] {
         let start = start * granule;
         (core.create_frames(start, start + 4 * granule)).expect("memory");
@@ -203,7 +203,7 @@ fn the_fewest_bytes_that_suffice_are_mapped_again() {
 fn of_runs_by_the_ten_thousand_some_are_chosen_soon() {
     let begun = std::time::Instant::now();
     for movable in [true, false] {
-        // Any may stay, and half of the others have to come.
+        // Any run may stay, and half of the others have to be remapped.
         let runs: Vec<Run> = (0..40_000)
             .map(|at| run(1 << 40 | at << 24, 100, 10, movable || at % 2 == 0, 1 << 23))
             .collect();
@@ -239,7 +239,7 @@ fn where_not_all_runs_fit_behind_one_those_that_do_are_brought_there() {
         run(6000, 20, 20, true, 0),
         run(7000, 160, 20, true, 0),
     ];
-    // The first has 1000 bytes, one may not move, and the last has no room left.
+    // The first run has 1000 bytes, one run may not move, and no space is left for the last.
     let made = Gathering::all(&runs).expect("a gathering");
     assert_eq!(made.home, &runs[1]);
     assert_eq!(made.carried, [&runs[3], &runs[4]]);

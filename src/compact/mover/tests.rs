@@ -1,4 +1,4 @@
-//! What one launch makes, and when a table may be written over.
+//! How moves are split into launches, and when the place of a table may be overwritten.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn parts_of_a_slide_fit_the_flags_and_go_in_its_direction() {
     }
 }
 
-/// A slide of blocks of a MiB downwards, with so much between the second and the third.
+/// A slide of three blocks of 1 MiB downwards, with `void` bytes between the second and the third.
 fn three(void: u64) -> Vec<Move> {
     const MIB: u64 = 1 << 20;
     let third = 3 * MIB + void;
@@ -118,7 +118,7 @@ fn a_block_larger_than_the_flags_allow_is_one_part() {
 fn a_part_ends_where_its_table_is_full_and_no_move_before() {
     let mut mover = mover();
     let room = mover.place_bytes;
-    // One move whose index leaves the table room for so many more, and a few bytes besides.
+    // The index of one large move leaves space for `more` small moves and `beside` bytes.
     for (more, beside) in [(9, 0), (9, 4), (9, 20), (9, 24), (300, 0)] {
         let index = (room - 4 - MOVE_BYTES - more * (MOVE_BYTES + 4) - beside) / 4;
         let large = at(1 << 45, 0, index * GROUP_SPAN);
@@ -127,7 +127,7 @@ fn a_part_ends_where_its_table_is_full_and_no_move_before() {
         let lengths = lengths(&mut mover, &batch);
         let first = 1 + more as usize + usize::from(beside >= MOVE_BYTES + 4);
         assert_eq!(lengths[0], first, "{more} and {beside} bytes");
-        // What stands in the first table takes nothing of the second.
+        // The first table takes no space of the second.
         assert_eq!(lengths[1] as u64, (room - 4) / (MOVE_BYTES + 4));
     }
 }
@@ -175,7 +175,7 @@ fn flags_grow_to_what_a_slide_asks_for_or_to_twice_what_there_are_and_stay() {
 #[test]
 fn a_slide_asks_for_flags_of_what_it_spans_or_of_what_the_pool_holds() {
     let flags = |span: u64| (span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE) * 4;
-    // In steps of what the device maps at least.
+    // Flags grow in multiples of the smallest mapping.
     let step = mover().flags_bytes();
     let spanned = (step / 4) * u64::from(abi::WP_SLIDE_TILE);
     let most = (1 << 20) * spanned;
@@ -252,7 +252,7 @@ fn tables_of_several_parts_stand_one_behind_the_other_in_a_place() {
 #[test]
 fn only_the_first_tables_are_put_in_place_where_a_place_has_no_room_for_all() {
     let mut mover = mover();
-    // A slide takes 24 bytes a move: so many that two of them fill a place, or are 48 over.
+    // A slide takes 24 bytes per move. The counts fill a place exactly, or exceed it by 48 bytes.
     let most = mover.most_ranges() as u64;
     let slide = |count: u64| -> Vec<Move> {
         let moves = (1..=count).map(|i| at(i << 9, (i << 9) - 16, 512));
@@ -260,7 +260,7 @@ fn only_the_first_tables_are_put_in_place_where_a_place_has_no_room_for_all() {
     };
     let slack = mover.place_bytes - 24 * most;
     for (first, second, launches) in [(most - 2, 2, 2), (most - 2, 4, 1), (most, 1, 1)] {
-        // An odd count of moves ends 8 bytes off the next table.
+        // After an odd number of moves, the next table has to be aligned by 8 bytes.
         assert!((24 * first) % 16 == 0 || slack < 16);
         let moves = [slide(first), slide(second)];
         let parts = moves.each_ref().map(|moves| Part {
@@ -272,7 +272,7 @@ fn only_the_first_tables_are_put_in_place_where_a_place_has_no_room_for_all() {
     }
 }
 
-/// Holds a stream up until the sender is gone.
+/// Blocks the stream until the sender is dropped.
 fn closed(stream: &Stream) -> Sender<()> {
     let (open, wait) = channel();
     let work = Box::new(move || {
@@ -283,7 +283,7 @@ fn closed(stream: &Stream) -> Sender<()> {
     open
 }
 
-/// Has the moving stream read the word at `addr`, in a launch's stead.
+/// Makes the moving stream read the word at `addr`, in place of a launch.
 fn reads(mover: &Mover, addr: Addr, word: &mut u64) {
     let backend = mover.stream.device().backend();
     let to = std::ptr::from_mut(word).cast();
@@ -300,7 +300,7 @@ fn a_place_is_written_again_only_behind_the_launch_that_reads_it() {
         let addr = mover.upload(at.to_le_bytes().to_vec()).expect("an upload");
         reads(&mover, addr, word);
     }
-    // Time for a copy that waits for nothing to be made.
+    // Leaves time for an upload that wrongly does not wait.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(20) && !mover.upload.is_idle().expect("a query") {
         std::thread::yield_now();
@@ -321,7 +321,7 @@ fn an_upload_waits_for_the_launch_that_read_its_place_and_for_no_later_one() {
             let addr = upload(&mut mover);
             reads(&mover, addr, word);
         }
-        // What is queued from now on stands behind a closed gate, but for the next table.
+        // Everything queued from here on is blocked, except the upload of the next table.
         let mut addr = upload(&mut mover);
         let open = closed(&mover.stream);
         for word in &mut queued[..PLACES - 2] {
@@ -329,7 +329,7 @@ fn an_upload_waits_for_the_launch_that_read_its_place_and_for_no_later_one() {
             addr = upload(&mut mover);
         }
         reads(&mover, addr, &mut queued[PLACES - 2]);
-        // Into the place that was read last before the gate.
+        // Overwrites the place that was read last before the stream was blocked.
         let addr = mover.upload(vec![2; 8]).expect("an upload");
         let begin = Instant::now();
         while !mover.upload.is_idle().expect("a query") {
@@ -351,7 +351,7 @@ fn words_are_stored_whatever_their_number() {
         let words: Vec<[u64; 2]> = (0..count as u64)
             .map(|at| [memory.addr() + 8 * at, at << 32 | count as u64])
             .collect();
-        // SAFETY: the addresses are those of the memory above, each once.
+        // SAFETY: the addresses lie in `memory`, and each occurs once.
         unsafe { mover.store(&words) }.expect("stored");
         let seen = read(&mover.stream, memory.addr(), 8 * count);
         let said: Vec<u64> = words.iter().map(|word| word[1]).collect();

@@ -13,7 +13,7 @@ type Range = (u64, u64);
 pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move>, Vec<Range>) {
     let mut handles = handles.to_vec();
     handles.sort_unstable();
-    // Each byte counts once, and is looked at once.
+    // No handle is left that overlaps one before it, so each byte counts once.
     handles.dedup_by(|above, below| above.0 < below.0.saturating_add(below.1));
     let mut ranked: Vec<(u64, Range)> = handles
         .iter()
@@ -27,7 +27,7 @@ pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move
         done = chosen[wanted].1.saturating_add(done);
         wanted += 1;
     }
-    // Binary search for the most handles that can be emptied: if the blocks of n handles fit
+    // Binary search for the most handles that can be emptied. If the blocks of n handles fit
     // elsewhere, those of fewer handles do too, except in rare cases of packing.
     let (mut fits, mut fails) = (0, wanted + 1);
     let mut moves = Vec::new();

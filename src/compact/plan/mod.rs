@@ -27,10 +27,9 @@
 //! sizes cost least, with the fewest holes; see [`Planner::note_request`].
 
 mod after;
-mod apart;
 pub(super) mod batch;
-mod circle;
-mod foresight;
+mod cycle;
+mod future_cost;
 mod handles;
 pub(super) mod layout;
 mod next_batch;
@@ -39,19 +38,20 @@ mod pack;
 pub(super) mod ranges;
 pub(super) mod rows;
 pub(super) mod search;
+mod split_slides;
 mod stretches;
 pub(super) mod ways;
 
 use std::collections::VecDeque;
 
 use after::largest_hole_after;
-pub(super) use apart::apart;
 pub(super) use batch::VOID;
 pub use batch::{Batch, CostModel, Move};
 use layout::{Extent, Layout};
 use order::in_order;
 use rows::{row, slide_down};
 use search::Search;
+pub(super) use split_slides::split_slides;
 use stretches::Stretches;
 
 /// Number of past requests whose sizes influence the choice among plans.
@@ -71,7 +71,7 @@ pub enum Goal {
     /// outside them. Takes the ranges with the fewest live bytes first, until this many bytes are
     /// empty.
     EmptyHandles {
-        /// The physical handles as mapped, in any order. Of those that overlap, the lowest counts.
+        /// The physical handles as mapped, in any order. If some overlap, the lowest counts.
         handles: Vec<(u64, u64)>,
         /// Bytes to empty.
         bytes: u64,
@@ -98,12 +98,12 @@ pub struct Plan {
     pub emptied: Vec<(u64, u64)>,
     /// Nanoseconds the moves will take by the planner's [`CostModel`].
     pub predicted_ns: f64,
-    /// Batches that are executed, and moves of the next one.
+    /// Number of executed batches, and number of executed moves of the next batch.
     pub(in crate::compact) done: (usize, usize),
 }
 
 impl Plan {
-    /// A plan of `batches`, of whose layout nothing is said.
+    /// A plan of `batches`; the fields about the resulting layout stay at their defaults.
     pub(super) fn of(batches: Vec<Batch>, model: &CostModel) -> Self {
         Self {
             bytes: batches.iter().map(Batch::bytes).sum(),
@@ -251,7 +251,7 @@ impl Planner {
     }
 
     fn finish(&self, layout: &Layout, batches: Vec<Batch>) -> Plan {
-        let batches = apart(batches);
+        let batches = split_slides(batches);
         Plan {
             largest_hole: largest_hole_after(layout, &batches),
             ..Plan::of(batches, &self.model)
@@ -374,7 +374,7 @@ mod tests {
                 continue;
             };
             let moved: u64 = batches.iter().map(Batch::bytes).sum();
-            // Of a row that begins with blocks those stay.
+            // The row found may begin with blocks, which do not move.
             assert!(Some(moved) <= cheapest, "{bytes} of {layout:?}");
             let mut after = layout.clone();
             let moves = || batches.iter().flat_map(Batch::moves);
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((batches, hole), (vec![row(110, 30)], 130));
         let (batches, hole) = (moves(slid(55).0), slid(55).1);
         assert_eq!((batches, hole), (vec![mv(20, 0, 80), mv(110, 80, 30)], 110));
-        // Of rows that cost the same, the lowest.
+        // Among rows of the same cost, the lowest.
         let row = [
             (20, Kind::Hole),
             (30, Kind::Movable),

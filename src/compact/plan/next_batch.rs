@@ -39,7 +39,8 @@ pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
 fn slidable(moves: &[Move], upward: bool) -> Vec<bool> {
     let mut member: Vec<bool> = moves.iter().map(|m| (m.dst > m.src) == upward).collect();
     keep_ascending(moves, &mut member);
-    // Who reads where a move goes lies on that side of it, and is looked at before it.
+    // A move that reads the destination of another lies in the direction of the slide, so it is
+    // decided first.
     let mut look = |i: usize| {
         member[i] = member[i] && readers(moves, i).all(|reader| member[reader]);
     };
@@ -85,7 +86,8 @@ mod tests {
             dst,
             bytes: 10,
         };
-        // The first goes to [35, 45): beside, into, into, beside.
+        // The destination of the first is [35, 45). The sources lie before it, at its start, at its
+        // end, and after it.
         let moves = [(25, 35), (34, 0), (44, 10), (54, 20)].map(|(src, dst)| block(src, dst));
         assert_eq!(readers(&moves, 0), 1..3);
         let touch = [(25, 35), (45, 0)].map(|(src, dst)| block(src, dst));

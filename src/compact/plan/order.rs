@@ -3,10 +3,10 @@
 //! A move may be executed once its destination overlaps no source that another move has yet to
 //! read. Moves that wait for no other move form one disjoint batch. Most moves that wait are in a
 //! row of neighbours that shift in the same direction: they form one slide, which reads before it
-//! writes. Any other moves form a cycle, which `circle.rs` splits into pieces.
+//! writes. Any other moves form a cycle, which `cycle.rs` splits into pieces.
 
 use super::batch::{Batch, Move};
-use super::circle::take_apart;
+use super::cycle::take_apart;
 use super::next_batch::next_batch;
 use super::ranges::free_after;
 
@@ -48,7 +48,7 @@ mod tests {
         assert_eq!((of.as_slice(), pieces.len()), (&moves[..2], 3));
         let ways = pieces.iter().flat_map(Batch::moves);
         assert!(ways.into_iter().any(|way| way.dst == 512));
-        // Of a block that does not move nothing is left.
+        // A block that does not move leaves no free range.
         assert_eq!(
             in_order([&moves[..2], &[mv(512, 512, 64)]].concat(), &[]),
             None

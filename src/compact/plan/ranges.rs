@@ -77,7 +77,7 @@ mod tests {
             let mut said = bytes_in(&free);
             said.retain(|at| !covered.contains(at));
             assert_eq!(bytes_in(&left), said, "{free:?} without {taken:?}");
-            // In order and apart, but for what is taken of no byte.
+            // Ascending and not empty; adjacent ranges are joined unless something was taken.
             assert!(left.iter().all(|range| range.0 < range.1));
             assert!(
                 left.windows(2)

@@ -1,7 +1,7 @@
 //! The search for the plan of one hole; the module `plan` describes the method.
 
 use super::batch::{Batch, Move};
-use super::foresight::Foresight;
+use super::future_cost::FutureCost;
 use super::order::in_order;
 use super::pack::{least_waste, pack, sums};
 use super::stretches::{Block, Stretch, Stretches, WHOLE};
@@ -61,7 +61,7 @@ pub(super) struct Search<'a> {
     bytes: u64,
     budget: usize,
     left: usize,
-    foresight: Foresight,
+    future_cost: FutureCost,
     fates: Vec<Fate>,
     gaps: Vec<Gap>,
     items: Vec<usize>,
@@ -80,7 +80,7 @@ impl<'a> Search<'a> {
             bytes,
             budget,
             left: 0,
-            foresight: Foresight::new(recent, of.free().saturating_sub(bytes)),
+            future_cost: FutureCost::new(recent, of.free().saturating_sub(bytes)),
             fates: vec![Fate::Open; of.blocks.len()],
             gaps: Vec::new(),
             items: Vec::new(),
@@ -393,7 +393,7 @@ impl<'a> Search<'a> {
         if cost >= self.bound() {
             return;
         }
-        let Some(future) = self.bodes(&moves, hole, self.bound() - cost) else {
+        let Some(future) = self.future_cost(&moves, hole, self.bound() - cost) else {
             return;
         };
         let Some(batches) = in_order(moves, &self.of.holes) else {
@@ -422,7 +422,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 for at in [begin, end - self.bytes] {
-                    let future = self.bodes(&[], at, f64::INFINITY);
+                    let future = self.future_cost(&[], at, f64::INFINITY);
                     let candidate = (future.unwrap_or(f64::INFINITY), end - begin, at);
                     if best.is_none_or(|best| candidate < best) {
                         best = Some(candidate);
@@ -435,12 +435,12 @@ impl<'a> Search<'a> {
 
     /// The future cost of the layout after `moves` and with the hole taken; `None` if it is `most`
     /// or more.
-    fn bodes(&self, moves: &[Move], hole: u64, most: f64) -> Option<f64> {
-        if !self.foresight.sees(self.of) {
+    fn future_cost(&self, moves: &[Move], hole: u64, most: f64) -> Option<f64> {
+        if !self.future_cost.predicts(self.of) {
             return (most > 0.0).then_some(0.0);
         }
         let after = self.after(moves, hole);
-        self.foresight.bodes(self.of, &after, most)
+        self.future_cost.cost(self.of, &after, most)
     }
 
     /// The blocks after `moves` and with the hole taken, ascending. Merges the blocks that stay

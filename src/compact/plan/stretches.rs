@@ -207,7 +207,7 @@ mod tests {
         );
         let mut apart = extents_from(0, "mmm.mmm", &sizes);
         for extent in &mut apart {
-            // Between the first two and the last two nothing is mapped.
+            // Nothing is mapped between the first two stretches and between the last two.
             extent.addr +=
                 if extent.addr >= 10 { 5 } else { 0 } + if extent.addr >= 60 { 5 } else { 0 };
         }

@@ -1,10 +1,10 @@
-//! What a step is for, and whether it is worth it.
+//! The purpose of a step, and whether it is worth its time.
 
 use super::*;
 use crate::device::Device;
 use crate::pool::{HandleSize, PoolConfig};
 
-/// All may move, and nobody has used any.
+/// Owners of blocks that may all move and have no uses.
 struct Unused;
 
 impl Owners for Unused {
@@ -19,7 +19,7 @@ impl Owners for Unused {
     fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
 }
 
-/// Two handles half of each of which is a block, and no more to be had.
+/// Two handles, each half full, in a pool that cannot grow.
 fn halves() -> (Core, u64) {
     let device = Device::host().expect("the host device");
     let granule = device.info().granule;

@@ -72,13 +72,13 @@ impl Lab {
         between: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<(u64, bool)> {
         let (goal, budget) = (Goal::Hole(hole), Budget::default());
-        let proposal = self.registry()?.propose(Aim::Goal(&goal), &budget)?;
-        assert!(proposal.is_some(), "a hole is searched");
+        let speculative = self.registry()?.propose(Aim::Goal(&goal), &budget)?;
+        assert!(speculative.is_some(), "a hole is searched");
         between(self)?;
         let aim = Aim::Goal(&goal);
         let moved = self
             .registry()?
-            .make(aim, &budget, proposal, Instant::now())?;
+            .make(aim, &budget, speculative, Instant::now())?;
         self.check()?;
         Ok((moved.bytes, moved.finished))
     }
@@ -127,8 +127,8 @@ fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() ->
     let (full, hole) = (Aim::Goal(&Goal::Full), Aim::Goal(&goal));
     let one_by_one = Budget::bytes(1);
     assert!(registry.propose(full, &one_by_one)?.is_none());
-    let proposal = registry.propose(hole, &one_by_one)?;
-    let moved = registry.make(hole, &one_by_one, proposal, Instant::now())?;
+    let speculative = registry.propose(hole, &one_by_one)?;
+    let moved = registry.make(hole, &one_by_one, speculative, Instant::now())?;
     assert!(moved.bytes > 0 && !moved.finished);
     assert!(registry.propose(hole, &one_by_one)?.is_none());
     Ok(())
@@ -138,7 +138,7 @@ fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() ->
 fn a_block_held_since_the_search_stays_where_it_is() -> Result<()> {
     let lab = Lab::new(32)?;
     let (goal, budget) = (Goal::Hole(4 * Lab::BLOCK as u64), Budget::default());
-    let proposal = lab.registry()?.propose(Aim::Goal(&goal), &budget)?;
+    let speculative = lab.registry()?.propose(Aim::Goal(&goal), &budget)?;
     let holds: Result<Vec<_>> = lab.blocks.iter().map(|b| b.0.hold(&lab.stream)).collect();
     let holds = holds?;
     let addresses = |lab: &Lab| -> Result<Vec<u64>> {
@@ -149,7 +149,7 @@ fn a_block_held_since_the_search_stays_where_it_is() -> Result<()> {
     let aim = Aim::Goal(&goal);
     let moved = lab
         .registry()?
-        .make(aim, &budget, proposal, Instant::now())?;
+        .make(aim, &budget, speculative, Instant::now())?;
     assert_eq!((moved.bytes, moved.reached), (0, false));
     assert_eq!(addresses(&lab)?, before);
     drop(holds);

@@ -7,7 +7,7 @@ use crate::device::sim::Rng;
 
 const HANDLE: u64 = 8;
 
-/// Handles side by side with extents in them, some across two.
+/// Adjacent handles with random extents in them, some of which span two handles.
 fn drawn(random: &mut Rng) -> (Layout, Vec<Range>) {
     let handles = 2 + random.below(5);
     let (mut kinds, mut sizes, mut left) = (String::new(), Vec::new(), handles * HANDLE);
@@ -90,7 +90,7 @@ fn the_emptiest_handles_are_emptied_as_many_as_find_room() {
         assert_eq!(emptied, ranked[..emptied.len()]);
         assert_eq!(Some(moves), moved(&layout, &emptied));
         assert!(emptied.len() <= wanted);
-        // Of the first ones, more than are emptied did not all find room, and fewer do.
+        // The blocks of one more handle do not all fit elsewhere.
         if emptied.len() < wanted {
             let next = moved(&layout, &ranked[..emptied.len() + 1]);
             assert_eq!(next, None, "{layout:?}, {emptied:?}");

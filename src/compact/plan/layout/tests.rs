@@ -1,4 +1,4 @@
-//! Any steps on a layout against a plain list of what stands at each byte.
+//! Random steps on a layout, compared with a plain list of the state of each byte.
 
 use super::{Extent, Kind, Layout};
 use crate::device::sim::Rng;
@@ -6,7 +6,8 @@ use crate::device::sim::Rng;
 /// Bytes that may be mapped.
 const ALL: usize = 48;
 
-/// A letter a byte: `.` for a hole, `-` for not mapped; a block has capitals at its first byte.
+/// One letter per byte: `.` for a hole, `-` for not mapped. A block has a capital letter at its
+/// first byte.
 type Bytes = Vec<u8>;
 
 fn kind(letter: u8) -> Option<Kind> {
@@ -38,7 +39,7 @@ fn extents(bytes: &Bytes) -> Vec<Extent> {
     extents
 }
 
-/// Where the block begins that begins at `at`, and its bytes.
+/// The range of the block that begins at `at`.
 fn block(bytes: &Bytes, at: usize) -> Option<std::ops::Range<usize>> {
     let first = *bytes.get(at)?;
     first.is_ascii_uppercase().then(|| {
@@ -101,7 +102,7 @@ fn any_steps_on_a_layout_leave_what_they_leave_of_a_plain_list() {
             let said = extents(&bytes);
             let seen: Vec<Extent> = layout.extents().collect();
             assert_eq!(seen, said);
-            // Built at once, with holes in parts and in any order, it is the same one.
+            // A layout built at once is the same, also from holes in parts and in any order.
             let mut parts: Vec<Extent> = said.iter().copied().flat_map(in_parts).collect();
             parts.reverse();
             assert_eq!(Layout::from_extents(parts).as_ref(), Some(&layout));
@@ -118,7 +119,7 @@ fn any_steps_on_a_layout_leave_what_they_leave_of_a_plain_list() {
     }
 }
 
-/// A hole as two.
+/// Splits a hole in two.
 fn in_parts(extent: Extent) -> Vec<Extent> {
     if extent.kind != Kind::Hole || extent.bytes < 2 {
         return vec![extent];

@@ -1,4 +1,4 @@
-//! Which rows there are, and which of them slides.
+//! Which rows exist, and which of them slides.
 
 use super::super::layout::extents_from;
 use super::*;
@@ -15,7 +15,7 @@ fn the_lowest_cheap_row_is_taken_before_the_cheapest() {
     assert_eq!(row(&extents, 23, 99), None);
 }
 
-/// A layout of a few extents, some of them apart.
+/// A random layout of a few extents, some of them not adjacent.
 pub(in crate::compact) fn drawn(random: &mut Rng) -> Vec<Extent> {
     let mut addr = 0;
     let mut drawn = |_| {
@@ -34,8 +34,8 @@ pub(in crate::compact) fn drawn(random: &mut Rng) -> Vec<Extent> {
     (0..14).map(&mut drawn).collect()
 }
 
-/// Bytes of the holes and of the blocks of `extents[from..to]`; `None` if they do not lie together
-/// with nothing fixed among them.
+/// Bytes of the holes and of the blocks of `extents[from..to]`; `None` if they are not adjacent or
+/// one is fixed.
 pub(in crate::compact) fn sums(extents: &[Extent], from: usize, to: usize) -> Option<(u64, u64)> {
     let row = &extents[from..to];
     let together = row.windows(2).all(|two| two[0].end() == two[1].addr);
@@ -44,7 +44,7 @@ pub(in crate::compact) fn sums(extents: &[Extent], from: usize, to: usize) -> Op
     (together && !fixed).then(|| (of(Kind::Hole), of(Kind::Movable)))
 }
 
-/// Every row from a hole to the first behind it with which there is as much free, by its end.
+/// For each hole, the shortest row from it with `bytes` free; ordered by the row's end.
 fn rows(extents: &[Extent], bytes: u64) -> Vec<Row> {
     let holes = (0..extents.len()).filter(|&at| extents[at].kind == Kind::Hole);
     let ending = |first| {

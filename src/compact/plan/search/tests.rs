@@ -1,12 +1,12 @@
-//! What a search makes of what a layout bodes.
+//! What a search finds, and the future cost of its plans.
 
-use super::super::foresight::Foresight;
+use super::super::future_cost::FutureCost;
 use super::super::layout::{Layout, extents_from};
 use super::super::{Batch, Goal, LARGE_PART, Planner};
 use super::{Block, Search, Stretches, way};
 use crate::device::sim::Rng;
 
-/// A layout of blocks and holes in a drawn order, and what a search sees of it.
+/// The stretches of a random layout of blocks and holes.
 fn drawn(random: &mut Rng, most: u64) -> Stretches {
     let count = 2 + random.below(most) as usize;
     let kinds: String = (0..count)
@@ -25,11 +25,12 @@ fn with(mut blocks: Vec<Block>, hole: u64, bytes: u64) -> Vec<Block> {
 }
 
 #[test]
-fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
+fn the_future_cost_of_a_plan_is_that_of_the_layout_after_it() {
     let mut random = Rng::new(11);
     let mut seen = 0;
     for round in 0..600 {
-        // Some larger than are searched whole, of which only sizes asked for lately say anything.
+        // Every sixth layout is too large to be searched completely: there only requested sizes
+        // count.
         let of = drawn(&mut random, if round % 6 == 0 { 800 } else { 14 });
         let recent: Vec<u64> = (0..random.below(3))
             .map(|_| 256 * (1 + random.below(20)))
@@ -47,15 +48,15 @@ fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
             false => Vec::new(),
         };
         let free = of.free() - bytes;
-        let foresight = Foresight::new(recent.iter().copied(), free);
+        let future = FutureCost::new(recent.iter().copied(), free);
         let sees = of.blocks.len() <= super::WHOLE || recent.iter().any(|&size| size <= free);
         let said = match sees {
-            true => foresight.bodes(&of, &with(after, hole, bytes), f64::INFINITY),
+            true => future.cost(&of, &with(after, hole, bytes), f64::INFINITY),
             false => Some(0.0),
         };
-        assert_eq!(search.bodes(&moves, hole, f64::INFINITY), said);
+        assert_eq!(search.future_cost(&moves, hole, f64::INFINITY), said);
         assert_eq!(
-            search.bodes(&moves, hole, said.expect("below infinity")),
+            search.future_cost(&moves, hole, said.expect("below infinity")),
             None
         );
         seen += usize::from(said > Some(0.0));
@@ -64,7 +65,7 @@ fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
 }
 
 #[test]
-fn a_hole_is_put_where_it_bodes_best_of_all_places() {
+fn a_hole_is_put_where_the_future_cost_is_least() {
     let mut random = Rng::new(12);
     for _ in 0..400 {
         let of = drawn(&mut random, 16);
@@ -75,7 +76,7 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
         if of.free() < bytes {
             continue;
         }
-        let foresight = Foresight::new(recent.iter().copied(), of.free() - bytes);
+        let future = FutureCost::new(recent.iter().copied(), of.free() - bytes);
         let places = of
             .holes
             .iter()
@@ -83,8 +84,8 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
             .flat_map(|&(addr, room)| {
                 [addr, addr + room - bytes].map(|at| {
                     let after = with(of.blocks.clone(), at, bytes);
-                    let bodes = foresight.bodes(&of, &after, f64::INFINITY);
-                    (bodes, room, at)
+                    let cost = future.cost(&of, &after, f64::INFINITY);
+                    (cost, room, at)
                 })
             });
         let best = places.min_by(|a, b| a.partial_cmp(b).expect("no NaN"));
@@ -93,9 +94,9 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
     }
 }
 
-/// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
-/// other, beside the one in its window: each goes exactly where the next one and its hole are.
-/// The next one lies above the one before, or below it if `down`.
+/// A layout in which a request for all free bytes needs a chain of `links` lifted blocks in
+/// addition to the one in its window. Each block fits exactly into the place of the next one and
+/// the hole beside it. The next block lies above the one before, or below it if `down`.
 pub(in crate::compact) fn chain(links: u64, down: bool) -> (Layout, u64) {
     let size = |at: u64| 2560 * (links + 1 - at);
     let mut kinds = String::from("f.mf");
@@ -115,7 +116,7 @@ pub(in crate::compact) fn chain(links: u64, down: bool) -> (Layout, u64) {
 #[test]
 fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
     let all = (0..=super::MOST_LIFTED as u64 + 1).flat_map(|links| [(links, 1), (links, 1000)]);
-    // An attempt a link is enough, and more do not end it sooner.
+    // One attempt per link is enough, and a larger budget does not change the result.
     for (links, more) in all {
         let (layout, bytes) = chain(links, links % 2 == 0);
         let of = Stretches::whole(&layout).expect("small");
@@ -129,7 +130,7 @@ fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
 
 #[test]
 fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
-    // Of twelve blocks none fits anywhere, whatever is lifted.
+    // None of the twelve blocks fits anywhere, whatever is lifted.
     let kinds = "m.f".repeat(12) + "m.m.f";
     let sizes: Vec<u64> = [[2560, 256, 256].repeat(12), vec![2560, 256, 2560, 256, 256]].concat();
     let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
@@ -145,7 +146,7 @@ fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
         assert!(tried > before && tried <= sets, "{tried} of {deepest}");
         before = tried;
     }
-    // A search that may try none finds none.
+    // A search with a budget of 0, or for more than is free, finds nothing.
     assert!(
         Search::new(&of, 1024, 0, std::iter::empty())
             .run()
@@ -179,8 +180,8 @@ fn what_is_free_beyond_the_request_may_stay_empty_beside_a_block() {
     }
 }
 
-/// A [`chain`] and a row that slides together for as much, at a higher price: its blocks fit nowhere
-/// else.
+/// A [`chain`], and a row that slides together for the same request at a higher cost: its blocks fit
+/// nowhere else.
 fn chain_and_row(links: u64) -> (Stretches, u64) {
     let (layout, bytes) = chain(links, false);
     let end = layout.extents().last().expect("an extent").end();
@@ -192,7 +193,7 @@ fn chain_and_row(links: u64) -> (Stretches, u64) {
     (Stretches::whole(&layout).expect("small"), bytes)
 }
 
-/// Moves of the plan that so much a depth finds, and where its hole is.
+/// The moves of the plan found with this budget per depth, and the address of its hole.
 fn found_by(budget: usize, of: &Stretches, bytes: u64) -> Option<(usize, u64)> {
     let found = Search::new(of, bytes, budget, std::iter::empty()).run()?;
     let moves = found.batches.iter().map(|b| b.moves().len()).sum();
@@ -200,7 +201,7 @@ fn found_by(budget: usize, of: &Stretches, bytes: u64) -> Option<(usize, u64)> {
 }
 
 #[test]
-fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
+fn an_expensive_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
     for links in 1..=4 {
         let (of, bytes) = chain_and_row(links);
         let found = found_by(10_000, &of, bytes);
@@ -212,7 +213,7 @@ fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
 fn a_search_that_was_cut_short_goes_on_to_where_more_blocks_are_lifted() {
     for links in super::ENOUGH_LIFTED as u64 + 1..=super::MOST_LIFTED as u64 {
         let (of, bytes) = chain_and_row(links);
-        // No depth is looked through by so little, and the last of them has enough.
+        // The budget is too small for every depth, but the last one needs no more.
         let budget = links as usize + 1;
         let found = found_by(budget, &of, bytes);
         assert_eq!(found, Some((budget, 256)), "{links}");
@@ -222,7 +223,8 @@ fn a_search_that_was_cut_short_goes_on_to_where_more_blocks_are_lifted() {
 #[test]
 fn a_search_goes_on_as_long_as_more_lifted_blocks_make_a_better_plan() {
     let unit = 2560;
-    // The one window has a block of 20 units. Four blocks of 3 or five of 1 lie where it fits.
+    // The one window contains a block of 20 units. It fits where four blocks of 3 lie, or five
+    // blocks of 1.
     let kinds = String::from("fm.f") + &"m.".repeat(4) + "f" + &"m.".repeat(5) + "f";
     let sizes = [
         vec![256, 20 * unit, 4 * unit, 256],
@@ -245,8 +247,8 @@ fn a_search_goes_on_as_long_as_more_lifted_blocks_make_a_better_plan() {
     assert_eq!((moved(&found), found.hole), (25 * unit, 256));
 }
 
-/// Every row of neighbours of a stretch, as (blocks `first..last`, their bytes, bytes free between
-/// and beside them, bytes that their place would have with them gone).
+/// Every row of neighbours of a stretch: (blocks `first..last`, their bytes, free bytes between and
+/// beside them, bytes of their place if they leave it).
 fn rows(of: &Stretches) -> Vec<(std::ops::Range<usize>, u64, u64, u64)> {
     let mut rows = Vec::new();
     for stretch in &of.stretches {
@@ -284,7 +286,7 @@ fn the_row_that_slides_is_the_cheapest_of_all_with_as_much_free() {
 }
 
 #[test]
-fn a_plan_is_worth_what_it_moves_and_what_it_bodes() {
+fn the_score_of_a_plan_is_what_it_moves_and_its_future_cost() {
     let mut random = Rng::new(15);
     let mut seen = 0;
     for _ in 0..1500 {
@@ -299,17 +301,17 @@ fn a_plan_is_worth_what_it_moves_and_what_it_bodes() {
         let circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
         let moves: Vec<_> = found.batches.iter().flat_map(Batch::moves).collect();
         let moves: Vec<_> = moves.into_iter().copied().collect();
-        let bodes = search.bodes(&moves, found.hole, f64::INFINITY);
-        let bodes = bodes.expect("below infinity");
+        let cost = search.future_cost(&moves, found.hole, f64::INFINITY);
+        let cost = cost.expect("below infinity");
         let moved: u64 = found.batches.iter().map(Batch::bytes).sum();
-        assert!((found.score - moved as f64 - bodes).abs() < 1e-6);
-        seen += usize::from(bodes > 0.0 && moved > 0 && !found.batches.iter().any(circle));
+        assert!((found.score - moved as f64 - cost).abs() < 1e-6);
+        seen += usize::from(cost > 0.0 && moved > 0 && !found.batches.iter().any(circle));
     }
     assert!(seen > 20, "{seen}");
 }
 
 #[test]
-fn a_window_is_wide_enough_and_has_nobody_in_vain_and_its_neighbours_stay() {
+fn a_window_is_wide_enough_lifts_no_block_in_vain_and_its_neighbours_stay() {
     let mut random = Rng::new(14);
     for _ in 0..1000 {
         let of = drawn(&mut random, 16);
@@ -321,7 +323,7 @@ fn a_window_is_wide_enough_and_has_nobody_in_vain_and_its_neighbours_stay() {
         let wide: Vec<_> = wide.map(|row| (row.0, row.1)).collect();
         let said = |window: &super::Window| (window.first..window.last, window.live);
         assert!(windows.iter().all(|window| wide.contains(&said(window))));
-        // Each that is wide enough has one in it that the search looks at.
+        // Every row that is wide enough contains a window of the search.
         for (row, _) in &wide {
             let within = |it: &&super::Window| row.start <= it.first && it.last <= row.end;
             assert!(windows.iter().any(|window| within(&window)));
@@ -342,7 +344,7 @@ fn a_window_is_wide_enough_and_has_nobody_in_vain_and_its_neighbours_stay() {
     }
 }
 
-/// `of`, and behind it a stretch of so many blocks that none of its holes takes.
+/// `of`, followed by a stretch of `blocks` blocks that fit into no hole.
 fn with_more(of: &Stretches, blocks: usize) -> Stretches {
     let (mut all, before) = (Stretches::default(), of.blocks.len());
     all.blocks.clone_from(&of.blocks);
@@ -362,7 +364,7 @@ fn with_more(of: &Stretches, blocks: usize) -> Stretches {
 }
 
 #[test]
-fn beyond_so_many_blocks_none_is_lifted_besides_those_of_a_window() {
+fn in_a_large_layout_no_block_is_lifted_besides_those_of_a_window() {
     for links in [0, 1] {
         let (layout, bytes) = chain(links, false);
         let of = Stretches::whole(&layout).expect("small");

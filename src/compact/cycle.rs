@@ -9,10 +9,10 @@
 
 use super::execute::Step;
 use super::mover::Part;
-#[cfg(feature = "sanitize")]
-use super::notes::Notes;
 use super::plan::ranges::difference;
 use super::plan::{Batch, Move};
+#[cfg(feature = "sanitize")]
+use super::sanitizer_hooks::SanitizerHooks;
 use super::task::Task;
 use crate::error::Result;
 use crate::pool::Epoch;
@@ -24,14 +24,14 @@ type Queued = (Vec<Move>, Option<bool>);
 impl Step<'_> {
     /// Queues `pieces`, and records in the heap that the blocks made `moves`, which is what all
     /// pieces together do.
-    pub(super) fn circle(
+    pub(super) fn cycle(
         &mut self,
         moves: &[Move],
         pieces: &[Batch],
         task: &Task<'_>,
     ) -> Result<()> {
         #[cfg(feature = "sanitize")]
-        let notes = Notes::around(&self.mover.stream, moves, pieces, self.shared.base);
+        let hooks = SanitizerHooks::around(&self.mover.stream, moves, pieces, self.shared.base);
         let before = self.before();
         let mut queued = Vec::new();
         let outcome = self.queue_pieces(pieces, task, &mut queued);
@@ -41,7 +41,7 @@ impl Step<'_> {
             }
         }
         #[cfg(feature = "sanitize")]
-        notes.after(&self.mover.stream, outcome.is_ok());
+        hooks.after(&self.mover.stream, outcome.is_ok());
         if outcome.is_ok() {
             self.made(moves, pieces.iter().map(Batch::bytes).sum(), before);
         } else if !queued.is_empty() {
@@ -98,7 +98,8 @@ impl Step<'_> {
         }
     }
 
-    /// Records as free in the heap, after the launches, what they wrote where no block ends up.
+    /// Records as free in the heap what the launches wrote where no block ends up, after the
+    /// launches.
     fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
         let parts = queued.iter().flat_map(|(part, _)| part);
         let holes = written_free(moves, parts, arrived);
@@ -160,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    /// Moves of blocks of these sizes, so many bytes before each, one way by so many at most: sources
-    /// and destinations ascend, as those of a slide do.
+    /// Moves of blocks that are given as (bytes before the block, its bytes). All move in one
+    /// direction by at most `by` bytes. Sources and destinations ascend, like those of a slide.
     fn slide(blocks: &[(u64, u64)], upward: bool, by: u64) -> Vec<Move> {
         let (mut src, mut least, mut moves) = (by, 0, Vec::new());
         for &(before, bytes) in blocks {
@@ -198,16 +199,16 @@ mod tests {
                 seen.copy_within(of(m.src, m.bytes), m.dst as usize);
             }
             prop_assert_eq!(seen, said);
-            // No more of them than the distance asks for; disjoint ones in the order they have.
+            // At most as many copies as the distance requires; disjoint moves stay in their order.
             let most = moves.iter().map(|m| m.bytes.div_ceil(m.src.abs_diff(m.dst).max(1)));
             prop_assert!(one_by_one(moves.clone(), Some(upward)).count() as u64 <= most.sum());
         }
     }
 
     #[test]
-    fn what_a_circle_wrote_and_no_block_stands_in_is_free() {
+    fn what_a_cycle_wrote_where_no_block_ends_up_is_free() {
         let mv = |src, dst, bytes| Move { src, dst, bytes };
-        // Two blocks that swap places, the one by way of 500 on.
+        // Two blocks swap places; the first passes through 500.
         let moves = [mv(100, 220, 40), mv(220, 100, 60)];
         let parts = [mv(100, 500, 40), mv(220, 100, 60), mv(500, 220, 40)];
         let free = |count: usize, arrived| written_free(&moves, parts[..count].iter(), arrived);

@@ -99,7 +99,7 @@ mod tests {
             let Some(begun) = row(&extents, bytes, random.below(60)) else {
                 continue;
             };
-            // What it costs to grow down to some extent, exactly, or anything.
+            // Either the exact cost of extending down to a random extent, or a random cost.
             let down_to = random.below(begun.first as u64 + 1) as usize;
             let exact = sums(&extents, down_to, begun.last + 1);
             let cheap = exact.map_or(begun.live + random.below(60), |(_, live)| live);
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_lowest_row_slides_if_it_is_cheap_and_else_blocks_go_elsewhere() {
         let moved = |block: u64| {
-            // A row around the block, and beside it a block of 6 that fits into a hole elsewhere.
+            // A row around the block, and another block of 6 that fits into a hole elsewhere.
             let extents = extents_from(0, ".m.f.mf.f", &[5, block, 5, 1, 5, 6, 1, 6, 1]);
             let plan = plan(&Planner::new(), extents, 10, f64::INFINITY);
             plan.expect("a plan").bytes
@@ -175,7 +175,7 @@ mod tests {
     fn a_search_is_no_longer_than_its_moves_may_take() {
         let links = 5;
         let (layout, bytes) = chain(links, false);
-        // Launches that cost next to nothing, so that a plan is dear by its search alone.
+        // Launches cost almost nothing, so the plan is expensive only by its search.
         let model = CostModel {
             launch_ns: 0.001,
             ..CostModel::default()
@@ -185,13 +185,13 @@ mod tests {
             let extents = layout.extents().collect();
             plan(&planner, extents, bytes, sets * SET_NS).is_some()
         };
-        // A set for each block that is lifted and one for the window.
+        // One set for each lifted block, and one for the window.
         let needed = links as f64 + 1.0;
         assert_eq!([needed - 1.0, needed].map(planned), [false, true]);
     }
 
     #[test]
-    fn a_plan_dearer_than_what_it_is_worth_is_none() {
+    fn a_plan_that_takes_longer_than_it_may_is_none() {
         let extents = extents_from(0, ".m.", &[5, 1, 5]);
         assert!(plan(&Planner::new(), extents, 10, 100.0).is_none());
     }

@@ -154,7 +154,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
     batches
 }
 
-/// The batches that are not executed, and their moves that are not.
+/// The batches that are not executed yet, each with its moves that are not.
 fn ahead(plan: &Plan) -> impl Iterator<Item = (&Batch, &[Move])> {
     let (batches, mut done) = plan.done;
     plan.batches[batches..].iter().map(move |batch| {
@@ -173,7 +173,7 @@ pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
     let whole = ahead(&plan).zip(parts).take_while(whole).count();
     let before = if whole == 0 { plan.done.1 } else { 0 };
     let taken = parts.get(whole).map_or(0, |part| part.moves().len());
-    // Counted, not taken out: a step may be a few moves of very many.
+    // Counted and not removed: a step may execute few moves of very many.
     plan.done = (plan.done.0 + whole, before + taken);
     let made = |sum: fn(&Batch) -> u64| parts.iter().map(sum).sum::<u64>();
     plan.moves -= made(|batch| batch.moves().len() as u64) as usize;
@@ -278,7 +278,8 @@ mod tests {
     #[test]
     fn steps_and_what_they_leave_make_up_the_plan() {
         for (upward, budget) in [false, true].into_iter().flat_map(|upward| {
-            // By blocks of 40: one a step, two, three, and all of the slide in one.
+            // In units of blocks of 40: one block per step, two, three, and the whole slide at
+            // once.
             [1, 110, 120, 200].map(|budget| (upward, budget))
         }) {
             let disjoint = Batch::Disjoint(vec![at(5000, 7000, 100), at(6000, 8000, 100)]);

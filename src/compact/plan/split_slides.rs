@@ -17,16 +17,16 @@ const LAUNCH_PASSES: u64 = 70 << 20;
 const SLIDE_PART: u64 = 20;
 
 /// Returns `batches` with their slides split, to be executed in this order.
-pub(in crate::compact) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
+pub(in crate::compact) fn split_slides(batches: Vec<Batch>) -> Vec<Batch> {
     let each = batches.into_iter().map(|batch| match batch {
-        Batch::Slide { upward, moves } => slide_apart(upward, moves),
+        Batch::Slide { upward, moves } => split_slide(upward, moves),
         other @ (Batch::Disjoint(_) | Batch::Circle { .. }) => vec![other],
     });
     each.flatten().collect()
 }
 
 /// Splits one slide.
-fn slide_apart(upward: bool, mut moves: Vec<Move>) -> Vec<Batch> {
+fn split_slide(upward: bool, mut moves: Vec<Move>) -> Vec<Batch> {
     if upward {
         moves.reverse();
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Moves of `bytes` each, with `hole` before each, all slid together.
+    /// The moves that slide all `blocks` (bytes of the hole before the block, its bytes) together.
     fn rows(upward: bool, blocks: &[(u64, u64)]) -> Vec<Move> {
         let mut at = 0;
         let mut to = 0;
@@ -110,8 +110,7 @@ mod tests {
         }
     }
 
-    /// What each byte is that lies where `moves` lead, read before any of them is made; a number a
-    /// `unit`.
+    /// The origin of each unit of memory after `batches`. Each batch reads before it writes.
     fn made(batches: &[Batch], units: usize, unit: u64) -> Vec<usize> {
         let mut memory: Vec<usize> = (0..units).collect();
         for batch in batches {
@@ -163,7 +162,7 @@ mod tests {
         assert!(!clear(true, &row[0], &last));
     }
 
-    /// The pieces, each begun with the first move from which on disjoint ones are worth a launch.
+    /// Expected pieces: each starts at the first move from which disjoint moves are worth a launch.
     fn worth_it(upward: bool, moves: &[Move]) -> Vec<Batch> {
         let mut ordered = moves.to_vec();
         if upward {
@@ -172,7 +171,8 @@ mod tests {
         let overlaps = |m: &Move, of: &Move| m.dst < of.src + of.bytes && of.src < m.dst + m.bytes;
         let piece = |from: usize, rest: &[Move]| {
             let row = &rest[from..];
-            // Destinations ascend with sources, so one that meets no source of the row is beyond it.
+            // Destinations ascend with sources, so a destination that overlaps no source lies after
+            // all of them.
             let apart = row.iter().take_while(|m| {
                 let before = row.iter().take_while(|of| of.src != m.src);
                 !before.chain([*m]).any(|of| overlaps(m, of)) && (m.dst > row[0].src) == upward
@@ -207,7 +207,7 @@ mod tests {
             let blocks: Vec<_> = blocks.iter().map(|&(h, b)| (h * unit, b * unit)).collect();
             let moves = rows(upward, &blocks);
             prop_assume!(!moves.is_empty());
-            prop_assert_eq!(slide_apart(upward, moves.clone()), worth_it(upward, &moves));
+            prop_assert_eq!(split_slide(upward, moves.clone()), worth_it(upward, &moves));
         }
 
         #[test]
@@ -221,7 +221,7 @@ mod tests {
             let moves = rows(upward, &blocks);
             prop_assume!(!moves.is_empty());
             let whole = [Batch::Slide { upward, moves }];
-            let pieces = apart(whole.to_vec());
+            let pieces = split_slides(whole.to_vec());
             let expected = made(&whole, units, unit);
             let got = made(&pieces, units, unit);
             for m in whole[0].moves() {
@@ -237,7 +237,7 @@ mod tests {
     fn a_long_row_is_a_slide_at_first_and_few_disjoint_pieces_then() {
         for upward in [false, true] {
             let moves = rows(upward, &vec![(5 << 20, 10 << 20); 5000]);
-            let pieces = apart(vec![Batch::Slide { upward, moves }]);
+            let pieces = split_slides(vec![Batch::Slide { upward, moves }]);
             let disjoint = |batch: &&Batch| matches!(batch, Batch::Disjoint(_));
             let bytes: u64 = pieces.iter().filter(disjoint).map(Batch::bytes).sum();
             assert!(pieces.len() < 25, "{}", pieces.len());
@@ -255,6 +255,6 @@ mod tests {
             upward: false,
             moves,
         }];
-        assert_eq!(apart(whole.clone()), whole);
+        assert_eq!(split_slides(whole.clone()), whole);
     }
 }

@@ -6,10 +6,10 @@
 //! possible in the present layout. If none is, a short search runs under the lock, so that a step makes
 //! progress however busy the pool is.
 
+use super::make_room;
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::ranges::difference;
 use super::plan::{Batch, Goal, Move, Plan, Planner};
-use super::room;
 use super::task::{Aim, KeptPlan, Owners, Task, extent, extents_of};
 use crate::pool::Core;
 use crate::seeded::seeded;
@@ -25,7 +25,7 @@ pub(crate) struct Survey {
 }
 
 /// The result of a search in a [`Survey`]. Its plan is `None` if no moves reach the aim.
-pub(crate) struct Proposal {
+pub(crate) struct SpeculativePlan {
     changes: u64,
     bytes: u64,
     plan: Option<Plan>,
@@ -50,7 +50,7 @@ pub(crate) fn survey(
 
 impl Survey {
     /// Searches; needs no lock.
-    pub(crate) fn propose(self, aim: Aim<'_>) -> Proposal {
+    pub(crate) fn propose(self, aim: Aim<'_>) -> SpeculativePlan {
         let bytes = match aim {
             Aim::Goal(Goal::Hole(bytes)) => *bytes,
             Aim::Room { bytes, .. } => bytes,
@@ -59,10 +59,12 @@ impl Survey {
         let plan = match aim {
             Aim::Goal(goal) => Layout::from_extents(self.extents)
                 .and_then(|layout| self.planner.plan(&layout, goal)),
-            Aim::Room { bytes, most_ns } => room::plan(&self.planner, self.extents, bytes, most_ns),
+            Aim::Room { bytes, most_ns } => {
+                make_room::plan(&self.planner, self.extents, bytes, most_ns)
+            }
             Aim::Gather { .. } => None,
         };
-        Proposal {
+        SpeculativePlan {
             changes: self.changes,
             bytes,
             plan,
@@ -70,7 +72,7 @@ impl Survey {
     }
 }
 
-impl Proposal {
+impl SpeculativePlan {
     /// The part of the plan that still applies, and whether it fits the present layout exactly. `Err` if no
     /// part applies.
     pub(super) fn check(

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_free_of_a_destination_is_filled_before_anything_is_parked() {
-        // The upper half of where the first goes is free.
+        // The upper half of the first move's destination is free.
         let moves = vec![mv(0, 96, 64), mv(64, 0, 64)];
         let launches = take_apart(moves, vec![(128, 160), (512, 1024)]).expect("there is room");
         assert_eq!(launches[0], Batch::Disjoint(vec![mv(32, 128, 32)]));
@@ -160,8 +160,8 @@ mod tests {
 
     const SPACE: u64 = 96;
 
-    /// Blocks apart or side by side in a small space, and as many places for them, both in a drawn
-    /// order; none stands still.
+    /// Moves of adjacent or separate blocks in a small space, from random places to random places.
+    /// Every block changes its address.
     fn drawn(random: &mut Rng) -> Vec<Move> {
         let sizes: Vec<u64> = (0..2 + random.below(5))
             .map(|_| 1 + random.below(14))
@@ -189,7 +189,7 @@ mod tests {
         moves
     }
 
-    /// Where each byte goes that `moves` read.
+    /// The destination of each byte that `moves` read.
     fn ways(moves: &[Move]) -> BTreeMap<u64, u64> {
         let bytes = moves
             .iter()
@@ -197,7 +197,7 @@ mod tests {
         bytes.collect()
     }
 
-    /// Ranges of bytes that `is` says are free.
+    /// The ranges of bytes for which `is` returns true.
     fn ranges(is: impl Fn(u64) -> bool) -> Vec<(u64, u64)> {
         let bytes: Vec<u64> = (0..SPACE).filter(|&at| is(at)).collect();
         let runs = bytes.chunk_by(|a, b| a + 1 == *b);

@@ -13,14 +13,14 @@ const LATER: f64 = 0.1;
 /// The cost of each hole, as a fraction of the mean block size.
 const HOLE: f64 = 0.1;
 
-pub(super) struct Foresight {
+pub(super) struct FutureCost {
     /// Recently requested sizes that the free bytes allow, and how often each was requested.
     sizes: Vec<(u64, u32)>,
     /// The number of those requests.
     asked: f64,
 }
 
-impl Foresight {
+impl FutureCost {
     /// From the sizes `recent`, except those above `free` bytes.
     pub(super) fn new(recent: impl Iterator<Item = u64>, free: u64) -> Self {
         let mut sizes: BTreeMap<u64, u32> = BTreeMap::new();
@@ -34,13 +34,13 @@ impl Foresight {
     }
 
     /// Whether there is a prediction for the layout `of`.
-    pub(super) fn sees(&self, of: &Stretches) -> bool {
+    pub(super) fn predicts(&self, of: &Stretches) -> bool {
         !self.sizes.is_empty() || of.blocks.len() <= WHOLE
     }
 
     /// The future cost of the layout `of`, in bytes, once its blocks are `after`, which ascend;
     /// `None` if it is `most` or more.
-    pub(super) fn bodes(&self, of: &Stretches, after: &[Block], most: f64) -> Option<f64> {
+    pub(super) fn cost(&self, of: &Stretches, after: &[Block], most: f64) -> Option<f64> {
         let mut cost = 0.0;
         // Among hundreds of holes, one more or less says little, and all of them together would
         // outweigh the cost of the plan.
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::device::sim::Rng;
 
-    /// A layout of a few extents, holes apart, and what a search sees of it.
+    /// A random layout of a few extents without adjacent holes, and the stretches in it.
     fn drawn(random: &mut Rng) -> (Layout, Stretches) {
         let (mut extents, mut addr) = (Vec::<Extent>::new(), 0);
         for _ in 0..1 + random.below(12) {
@@ -141,25 +141,26 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_bodes_a_part_of_a_block_a_hole_and_a_part_of_what_later_requests_cost() {
+    fn the_future_cost_is_a_part_of_a_block_for_each_hole_and_a_part_of_what_later_requests_cost() {
         let extents = extents_from(0, "m.m.f.", &[300, 10, 500, 20, 1, 30]);
         let layout = Layout::from_extents(extents).expect("ascends");
         let seen = Stretches::whole(&layout).expect("small");
-        let bodes = |sizes: &[u64]| {
-            let foresight = Foresight::new(sizes.iter().copied(), 60);
-            let bodes = foresight.bodes(&seen, &seen.blocks, f64::INFINITY)?;
-            assert_eq!(foresight.bodes(&seen, &seen.blocks, bodes), None);
-            foresight.bodes(&seen, &seen.blocks, bodes.next_up())
+        let cost = |sizes: &[u64]| {
+            let future = FutureCost::new(sizes.iter().copied(), 60);
+            let cost = future.cost(&seen, &seen.blocks, f64::INFINITY)?;
+            assert_eq!(future.cost(&seen, &seen.blocks, cost), None);
+            future.cost(&seen, &seen.blocks, cost.next_up())
         };
         let holes = HOLE * 400.0 * 3.0;
-        assert_eq!(bodes(&[]), Some(holes));
-        // 30 fits, 31 takes a block of 500 away, what is larger than all that is free nothing.
-        assert_eq!(bodes(&[30, 61]), Some(holes));
-        assert_eq!(bodes(&[31]), Some(holes + LATER * 300.0));
-        let often = bodes(&[31, 30, 30, 31, 31]);
+        assert_eq!(cost(&[]), Some(holes));
+        // A request for 30 fits. One for 31 displaces a block. One for 61 exceeds the free bytes
+        // and is ignored.
+        assert_eq!(cost(&[30, 61]), Some(holes));
+        assert_eq!(cost(&[31]), Some(holes + LATER * 300.0));
+        let often = cost(&[31, 30, 30, 31, 31]);
         assert_eq!(often, Some(holes + LATER * 900.0 / 5.0));
-        let none = Foresight::new([].into_iter(), 9);
-        assert_eq!(none.bodes(&seen, &[], 1.0), Some(0.0));
+        let none = FutureCost::new([].into_iter(), 9);
+        assert_eq!(none.cost(&seen, &[], 1.0), Some(0.0));
     }
 
     #[test]

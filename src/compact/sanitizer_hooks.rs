@@ -1,5 +1,4 @@
-//! What the sanitizer is told of moves: which bytes are allocated to which stream, before and
-//! after.
+//! Reports moves to the sanitizer: which bytes are allocated to which stream before and after.
 //!
 //! A launch reads the sources and writes the destinations, which may overlap, so while it runs both
 //! belong to the moving stream. Before the launch the blocks' old ranges are allocated to that
@@ -14,13 +13,13 @@ use crate::device::{Addr, Note, Stream};
 type Range = (Addr, Addr);
 
 /// The ranges of one launch; see the module documentation.
-pub(super) struct Notes {
+pub(super) struct SanitizerHooks {
     old: Vec<Range>,
     new: Vec<Range>,
     both: Vec<Range>,
 }
 
-impl Notes {
+impl SanitizerHooks {
     /// Reports that `moves`, offsets from `base`, are about to be launched on `stream`.
     pub(super) fn before(stream: &Stream, moves: &[Move], base: Addr) -> Self {
         Self::around(stream, moves, &[], base)
