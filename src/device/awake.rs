@@ -97,7 +97,8 @@ impl Device {
         let passed = self.wait_for_operations(&all).and_then(|()| {
             match seeded!("put-to-sleep-under-queued-work") {
                 true => Ok(()),
-                // One that is dropped meanwhile, and that nobody followed, cannot be waited for.
+                // A stream that was dropped meanwhile without a last mark, because nothing tracked
+                // its order, cannot be waited for.
                 false => all.iter().try_for_each(|it| {
                     let waited = it.sync_to(it.last_tick());
                     waited.or_else(|error| it.is_forgotten().then_some(()).ok_or(error))

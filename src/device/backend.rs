@@ -303,8 +303,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
         let _ = note;
     }
 
-    /// Whether anything looks at what [`Backend::observe`] is told; a pool asks once for each stream. A device
-    /// that wraps another may have to pass it on, so only those that wrap none say no.
+    /// Whether anything uses the notes passed to [`Backend::observe`]; a pool asks once per stream. A device
+    /// that wraps another may have to pass notes on, so only a device that wraps none returns false.
     #[doc(hidden)]
     fn is_watched(&self) -> bool {
         cfg!(feature = "sanitize")

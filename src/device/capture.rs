@@ -71,7 +71,7 @@ impl Recorder {
             state: Mutex::default(),
         });
         if let Err(error) = recorder.enter(stream) {
-            // Resources that pools passed to it hold it in turn.
+            // The kept resources hold the recorder, so it must release them.
             recorder.release();
             return Err(error);
         }
@@ -104,7 +104,8 @@ impl Recorder {
         timeline.refuse_while_giving()?;
         let mut entering = lock(&timeline.entering);
         if entering.giving > 0 {
-            // They may wait for the stream, which runs this call, or make it themselves.
+            // Those threads may wait for the stream that runs this host call, or run the call
+            // themselves.
             host_call::may_wait()?;
             entering.waiting += 1;
             while entering.giving > 0 {
@@ -155,11 +156,12 @@ impl Recorder {
                 timeline.set_stuck();
             }
             self.let_out(stream);
-            // What was allocated in the capture may be used without a launch; nothing else runs behind the gate.
+            // Memory allocated in the capture may be used without a launch, so the stream waits for the gate, on
+            // which nothing else runs.
             let gate = &self.gate.core().timeline;
             let tick = gate.open_tick();
             let waits = ended && self.bytes() > 0 && !seeded!("capture-ends-ahead-of-its-memory");
-            // Under a capture of another library a wait would break that.
+            // During a capture by another library, a wait would break that capture.
             let capturing = |raw| self.device.backend().stream_capturing(raw);
             let may_wait = || matches!(capturing(stream.raw()), Ok(false));
             if waits && !(may_wait() && timeline.wait_for(gate, tick).is_ok()) {
@@ -176,7 +178,7 @@ impl Recorder {
         }
     }
 
-    /// Takes back that `stream` entered, where the driver did not have it join.
+    /// Undoes [`Recorder::enter`] for a stream that the driver did not let join.
     pub(super) fn withdraw(&self, stream: &Stream) {
         lock(&self.state).streams.retain(|other| other != stream);
         self.let_out(stream);
@@ -292,7 +294,8 @@ impl Recorder {
 
     /// Releases everything, after all launches.
     pub(super) fn release(&self) {
-        // Before anything is released by whoever would keep it from now on; nobody launches the graph any more.
+        // Before `released` is set: from then on a resource passed to [`Recorder::keep`] is released at once,
+        // so the gate has to wait for the users first. No launch follows.
         let users = std::mem::take(&mut lock(&self.state).users);
         let some = seeded!("graph-freed-behind-its-first-stream-only");
         for user in users.iter().take(if some { 1 } else { usize::MAX }) {
@@ -324,7 +327,8 @@ pub(super) struct CapturedIn {
 }
 
 impl CapturedIn {
-    /// Lets `stream` join the event's capture before it waits, if it is not part of it; gives the capture then.
+    /// Lets `stream` join the event's capture before it waits, if it is under no capture; then returns the
+    /// capture.
     pub(super) fn admit(&self, stream: &Stream) -> Result<Option<Arc<Recorder>>> {
         let recorder = self.recorder.upgrade();
         let recorder = recorder.filter(|recorder| !lock(&recorder.state).streams.is_empty());

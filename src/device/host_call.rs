@@ -77,7 +77,7 @@ pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = begun {
         // Dropping it would free memory while queued work still uses it.
         std::mem::forget(work);
-        // `eprintln` panics where nobody reads, and this may be in a drop.
+        // `eprintln` panics if nobody reads the output, and this may run in a drop.
         let _ = writeln!(
             std::io::stderr(),
             "warpool: memory dropped in a host call is kept for good: {error}"

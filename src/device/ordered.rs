@@ -138,8 +138,8 @@ pub(crate) fn ordered<R>(
     Ok(outcome)
 }
 
-/// Keeps captures from beginning on `stream` while it is given work on memory of another library, which a graph
-/// cannot keep.
+/// Prevents captures of `stream` while work on memory of another library is queued, because a graph cannot keep
+/// that memory.
 fn outside_with_lent<'u>(
     stream: &'u StreamCore,
     uses: &[Option<Use<'_>>],
@@ -167,13 +167,13 @@ pub(crate) fn ordered_to_its_end<R>(
     outcome
 }
 
-/// Makes `stream` wait before the caller's own work that uses `used`, and launches of graphs that use it wait for
-/// that work as long as what is returned lives.
+/// Makes `stream` wait before the caller's own work on `used`. While the returned value lives, launches of graphs
+/// that use the same memory wait for that work.
 pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<Held> {
     let uses = [Some(used)];
     let mut under_way = begin(stream, &uses, None)?;
     under_way.uses = &[];
-    // No launch is made between.
+    // No launch can happen in between.
     Ok(Held::new(&under_way.graphs, &stream.timeline))
 }
 

@@ -129,12 +129,12 @@ impl GraphRecord {
         }
     }
 
-    /// Makes each launch from now on wait for whatever `timeline`'s stream was given by then.
+    /// Makes each launch from now on wait for everything queued on `timeline`'s stream by then.
     fn hold(&self, timeline: &Arc<Timeline>) {
         lock(&self.state).holders.push(Arc::clone(timeline));
     }
 
-    /// Ends a hold: the next launch waits for what the stream was given so far.
+    /// Ends a hold: the next launch waits for everything queued on the stream so far.
     fn let_go(&self, timeline: &Arc<Timeline>) {
         self.tell(timeline, timeline.queued_tick());
         let holders = &mut lock(&self.state).holders;
@@ -192,7 +192,7 @@ impl GraphRecord {
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
-        // No capture may begin and meet the launch.
+        // No capture of the stream may begin before the launch is queued.
         let _outside = stream.outside_capture()?;
         let timeline = &stream.timeline;
         let _giving = Giving::begin(timeline);
@@ -259,8 +259,8 @@ impl GraphRecord {
     }
 }
 
-/// Work that a caller gives a stream of its own accord, and that nothing notes before its end: launches of these
-/// graphs run behind it until this is dropped.
+/// Keeps launches of these graphs ordered after the caller's own work, which is noted only at its end, until
+/// this is dropped.
 pub(crate) struct Held(Vec<(Arc<GraphRecord>, Arc<Timeline>)>);
 
 impl Held {
@@ -272,7 +272,7 @@ impl Held {
         Self(held.collect())
     }
 
-    /// Takes over what `other` holds and this does not.
+    /// Takes over the holds of `other` that this value does not have.
     #[cfg(any(test, feature = "cudarc"))]
     pub(crate) fn join(&mut self, mut other: Self) {
         for (graph, timeline) in std::mem::take(&mut other.0) {

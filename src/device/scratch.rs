@@ -16,7 +16,8 @@ pub(crate) struct Overhead(Arc<Beside>);
 struct Beside {
     /// Bytes, for the pool's statistics.
     bytes: AtomicU64,
-    /// What the driver would not take back. It is offered again, at the latest when this goes.
+    /// Memory that the driver refused to release. The release is retried, at the latest when this
+    /// is dropped.
     kept: Mutex<Vec<Scratch>>,
 }
 
@@ -48,11 +49,12 @@ pub(crate) struct Scratch {
     device: Device,
     addr: Addr,
     bytes: u64,
-    /// Bytes of addresses to give back.
+    /// Bytes of address space to release.
     span: u64,
     phys: Option<Phys>,
     mapped: bool,
-    /// Where it counts, and is kept if the driver does not take it back: nowhere the last time.
+    /// The overhead that counts this memory, and that keeps it if the driver refuses to release it.
+    /// `None` for the last attempt.
     overhead: Option<Overhead>,
 }
 
@@ -80,7 +82,7 @@ impl Scratch {
         Ok(Self::at(device, addr, span, Some(overhead.clone())))
     }
 
-    /// Nothing yet at an address, where `span` bytes of addresses are its own.
+    /// No memory yet, in a range of `span` bytes at `addr` that this value owns.
     pub(crate) fn at(device: &Device, addr: Addr, span: u64, overhead: Option<Overhead>) -> Self {
         Self {
             device: device.clone(),

@@ -40,9 +40,9 @@ impl StreamCore {
             .or_else(|error| timeline.sync_to(timeline.open_tick()).and(Err(error)))
     }
 
-    /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would
-    /// repeat when that is gone, and for waits and questions, which break captures. The guard may be held during a wait for
-    /// the stream, by several at once.
+    /// No capture of the stream begins while the guard lives. For copies of host memory, which a graph would repeat
+    /// after that memory is gone, and for waits and queries, which break captures. A thread may hold the guard while
+    /// it waits for the stream, and several threads may hold one at once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is being captured, or is about to be.
@@ -73,16 +73,17 @@ fn being_captured() -> Error {
 }
 
 crate::sync::thread_local! {
-    /// The streams that this thread gives what no graph may have. A capture of one that it began meanwhile would wait
-    /// for itself.
+    /// The streams on which this thread queues work that no graph may contain. A capture that the thread begins on
+    /// one of them would wait for itself.
     static GIVING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Counts one that gives the stream what no graph may have, until it is dropped, on the same thread.
+/// Counts a thread that queues work on the stream that no graph may contain. Dropped on the same
+/// thread.
 pub(crate) struct OutsideCapture<'t>(&'t Timeline, PhantomData<*const ()>);
 
 impl Timeline {
-    /// Returns an error on a thread that is giving the stream what no graph may have.
+    /// Returns an error on a thread that is queueing work on the stream that no graph may contain.
     pub(super) fn refuse_while_giving(&self) -> Result<()> {
         let gives = GIVING.try_with(|given| given.borrow().contains(&self.uid));
         match gives.unwrap_or(false) {
@@ -97,7 +98,7 @@ impl Timeline {
 
 impl Drop for OutsideCapture<'_> {
     fn drop(&mut self) {
-        // A thread at its end begins no capture.
+        // A thread that is ending begins no capture.
         let _ = GIVING.try_with(|given| {
             let mut given = given.borrow_mut();
             if let Some(at) = given.iter().rposition(|&uid| uid == self.0.uid) {
@@ -235,7 +236,7 @@ impl Stream {
         &self.handle.core
     }
 
-    /// Makes `watcher` be told when the application drops its last clone.
+    /// Calls `watcher` when the application drops its last clone.
     pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
         let mut watchers = lock(&self.handle.watchers);
         watchers.retain(|watcher| watcher.strong_count() > 0);
@@ -340,7 +341,7 @@ impl Stream {
     /// work.
     pub fn is_idle(&self) -> Result<bool> {
         let timeline = &self.core().timeline;
-        // The question would break a capture. It may run host calls, which use the stream.
+        // A query would break a capture. It may also run host calls, which use the stream.
         let outside = self.core().outside_capture()?;
         let covered = timeline.open_tick() - u64::from(!seeded!("idle-stream-covers-later-frees"));
         let idle = self.device().backend().stream_query(self.raw())?;

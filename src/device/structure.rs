@@ -45,7 +45,7 @@ pub(super) struct DeviceInner {
     pub(super) suspended: AtomicU64,
     /// Above 0 once there has been a pool whose memory may sleep.
     pub(super) sleepers: AtomicU64,
-    /// Which of a stream's two counts operations are counted in that begin now.
+    /// The index of the count that new operations use, out of the two of each stream.
     pub(super) counted_in: AtomicU64,
     /// Held by the thread that waits for operations that have begun.
     pub(super) suspending: Mutex<()>,
@@ -57,7 +57,7 @@ pub(super) struct DeviceInner {
     pub(super) owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Keeps state for a stream and is told when the stream's last handle is dropped.
+/// Keeps state for a stream; called when the stream's last handle is dropped.
 pub(crate) trait StreamWatcher: Send + Sync {
     /// The application dropped its last clone of the stream with this [`Stream::handle_id`]; nothing more
     /// will be allocated through it.
@@ -109,7 +109,7 @@ pub(super) struct StreamHandle {
 #[derive(Clone)]
 pub struct Stream {
     pub(super) handle: Arc<StreamHandle>,
-    /// The handle's, which every allocation reads: where the handle is, it may be in no cache of the processor.
+    /// A copy of the handle's id for allocations: the handle itself may be in no cache of the processor.
     pub(super) id: u64,
 }
 
@@ -141,12 +141,14 @@ pub(super) struct Order {
     pub(super) marks: VecDeque<Mark>,
 }
 
-/// Who waits for whom where a stream enters a capture.
+/// Waits between captures and operations that a graph may not contain.
 #[derive(Default)]
 pub(super) struct Entering {
-    /// How many are giving it now what no graph may have. They do not wait for each other.
+    /// Number of threads that are queueing work that no graph may contain. They do not wait for
+    /// each other.
     pub(super) giving: u64,
-    /// How many captures wait for those to be done. Others are refused meanwhile, or the wait may have no end.
+    /// Number of captures that wait for those threads. Further threads are refused meanwhile, so that the wait
+    /// ends.
     pub(super) waiting: u64,
 }
 
@@ -162,11 +164,12 @@ pub(crate) struct Timeline {
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
     /// Held while the stream enters a capture or leaves it.
     pub(super) entering: Mutex<Entering>,
-    /// Tells that one of them is done.
+    /// Notified when such a thread is done.
     pub(super) given: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
-    /// The graphs of its captures until their last launch is done, each with their number when it began.
+    /// The graphs of the stream's captures until their last launch is done, each with the value of
+    /// `captures` at its begin.
     pub(super) graphs: Mutex<Vec<(u64, Arc<GraphRecord>)>>,
     /// Above 0 once the driver failed to end a capture of the stream: any record would be part of that
     /// capture.
@@ -224,7 +227,8 @@ pub(super) struct GraphState {
     pub(super) last: Option<LastGiven>,
     /// Work that was reported to the graph: the next launch waits for it.
     pub(super) told: Vec<LastGiven>,
-    /// Streams that the caller gives work of its own under a guard: each launch waits for what they were given.
+    /// Streams on which callers queue their own work under a guard: each launch waits for everything queued
+    /// there.
     pub(super) holders: Vec<Arc<Timeline>>,
     /// Other graphs that use the same bytes.
     pub(super) peers: Vec<Arc<GraphRecord>>,

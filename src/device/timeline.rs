@@ -132,15 +132,16 @@ impl Timeline {
         self.captures() % 2 == 1
     }
 
-    /// The graphs that may have work which the stream was given since there were so many
-    /// [captures](Timeline::captures), but for those that are gone and whose launches are known to be done.
+    /// The graphs of the stream's captures since the count of [captures](Timeline::captures) was
+    /// `captures`. Graphs that are gone are left out once their launches are known to be done.
     pub(crate) fn graphs_since(&self, captures: u64) -> Vec<Arc<GraphRecord>> {
         let graphs = lock(&self.graphs);
         let since = graphs.iter().filter(|(begun, _)| *begun >= captures);
         since.map(|(_, graph)| Arc::clone(graph)).collect()
     }
 
-    /// The stream is going, and was given all that it will be. Launches of its graphs may have been on itself.
+    /// Called when the stream is destroyed and gets no further work. Launches of its graphs may have been on
+    /// the stream itself.
     pub(super) fn forget_graphs(&self) {
         let graphs = std::mem::take(&mut *lock(&self.graphs));
         drop(graphs);
@@ -151,7 +152,7 @@ impl Timeline {
         self.stuck.store(1, Ordering::Release);
     }
 
-    /// Whether that is so still: whoever began the capture may have ended it since.
+    /// Whether that still holds: the code that began the capture may have ended it since.
     fn is_stuck(&self) -> bool {
         if self.stuck.load(Ordering::Acquire) == 0 {
             return false;
@@ -462,20 +463,20 @@ impl Timeline {
             if owned {
                 return false;
             }
-            // Whoever waits for all that the stream was given waits for this tick, in vain.
+            // A wait for all work of the stream waits for this tick, which is never reached.
             self.ticks.count_to(open);
         }
         *lock(&self.raw) = None;
         true
     }
 
-    /// As [`Timeline::close`], of a stream that nobody follows: without a mark.
+    /// Closes a stream whose order nothing tracks, without a mark.
     pub(super) fn forget(&self) -> bool {
         *lock(&self.raw) = None;
         true
     }
 
-    /// Whether the stream went like that, so that nothing of it is waited for.
+    /// Whether the stream was closed without a mark, so that nothing can wait for it.
     pub(super) fn is_forgotten(&self) -> bool {
         let left = self.left.load(Ordering::Acquire) > 0;
         !left && self.raw().is_none() && lock(&self.order).marks.is_empty()
@@ -528,7 +529,7 @@ mod tests {
         let mut freed = 0;
         let recorded = of(&a).counted_record(|stream| {
             device.backend().event_record(event.raw(), stream)?;
-            // Given by another thread, behind what the event marks.
+            // A free on another thread, after the event's record.
             freed = of(&a).open_tick();
             Ok(())
         });
@@ -617,7 +618,7 @@ mod tests {
         let open = |device: &Device| device.backend().counts().events;
         let before = open(&device);
         for round in 0..1000 {
-            // Something to wait for that is new each time.
+            // New work to wait for each time.
             b.wait_stream(&a).unwrap();
             if round % 16 == 0 {
                 device.backend().stream_sync(a.raw()).unwrap();

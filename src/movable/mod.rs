@@ -322,10 +322,11 @@ impl Pool {
     /// each new block by its first guard.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where nobody has memory for it; any error of the driver.
+    /// [`Error::OutOfMemory`] if no memory can be released for it; any error of the driver.
     pub fn address_table(&self) -> Result<AddressTable> {
         let registry = Registry::of(self)?;
-        // What is spilled for it would come back: it brings all blocks back.
+        // Blocks spilled to make room would come back: the table brings all blocks back. So no
+        // blocks are spilled for it.
         let addr = with_room(self, false, || registry.address_table())?;
         Ok(AddressTable::new(registry, addr))
     }

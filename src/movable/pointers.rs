@@ -53,7 +53,7 @@ pub(super) struct Arrays {
     list: BTreeMap<u64, Array>,
     /// The arrays of each block.
     blocks: HashMap<MovableId, Vec<u64>>,
-    /// Where those with slots at fixed addresses begin and end.
+    /// The ranges of the arrays at fixed addresses: first address, and the one after the last.
     fixed: BTreeMap<Addr, Addr>,
     owed: VecDeque<Owed>,
 }
@@ -177,7 +177,7 @@ impl Arrays {
                         (addr, array.slots)
                     }
                     Place::Block(id) => {
-                        // Freed under a hold, it is there until that ends.
+                        // A block freed under a hold exists until the hold ends.
                         let entry = table.place(id).ok_or_else(gone)?;
                         entry.ready.wait_on(&timeline)?;
                         entry.uses.wait_on(&timeline)?;
@@ -228,7 +228,7 @@ impl Array {
     pub(super) fn let_go(&mut self, stream: &Stream) {
         self.holds = self.holds.saturating_sub(1);
         let timeline = &stream.core().timeline;
-        // Under capture, nothing under the guard is in the graph: what was queued before has its mark.
+        // Under capture the array's work is not in the graph; the work before the capture has a mark.
         self.uses.note(timeline, timeline.queued_tick());
     }
 }

@@ -96,7 +96,7 @@ impl Attached for Attachment {
     }
 }
 
-/// The owners for a pool in which no block may move.
+/// Owners that let no block move.
 struct Nobody;
 
 impl Owners for Nobody {
@@ -312,7 +312,8 @@ impl Registry {
         entry.holds += 1;
         let ready = entry.ready.lacking(&stream.core().timeline);
         drop(state);
-        // Without the lock: a stream that has much to do may have its caller wait. The block stays where it is.
+        // Not under the lock: the driver may block the caller if the stream has much queued. The hold keeps the
+        // block in place.
         if !seeded!("use-after-move")
             && let Err(error) = ready.wait_on(&stream.core().timeline)
         {
@@ -328,7 +329,8 @@ impl Registry {
         self.let_go_of(id, stream, own.as_slice());
     }
 
-    /// The same of a hold whose work these graphs have, which may be gone.
+    /// The same as [`Registry::let_go`], for a hold whose work these captures recorded. Their
+    /// graphs may be gone.
     pub(super) fn let_go_of(
         self: &Arc<Self>,
         id: MovableId,
@@ -340,7 +342,7 @@ impl Registry {
         let doomed = {
             let mut state = lock(&self.state);
             let timeline = &stream.core().timeline;
-            // Under capture the one before it, which has its mark.
+            // Under capture, the work before the capture has a mark; captured work has none.
             let tick = timeline.queued_tick();
             if state.words.is_some() {
                 state.readers.note(timeline, tick);
@@ -415,7 +417,8 @@ impl Registry {
         }
     }
 
-    /// As [`State::settle`], for callers that did not check that the pool is awake: arrays may be in its memory.
+    /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
+    /// its memory.
     fn settle(&self, state: &mut State) -> Result<()> {
         let timeline = Arc::clone(&state.mover.stream.core().timeline);
         let _giving = Giving::begin(&timeline);
@@ -425,7 +428,8 @@ impl Registry {
         state.settle()
     }
 
-    /// Ends a hold of an array, in the block if it lies in one, which may be freed by now and its array forgotten.
+    /// Ends a hold of an array, and of the block that it lies in. That block may be freed and its array removed by
+    /// now.
     pub(super) fn let_go_of_pointers(
         self: &Arc<Self>,
         key: u64,
@@ -506,8 +510,8 @@ impl Registry {
     }
 }
 
-/// Makes what lies beside the pool, which gives up what is idle for it, as other parts do. Then the registered steps are
-/// asked if it is `helped`.
+/// Calls `make`, which allocates device memory beside the pool. While it fails for want of memory, the pool and the
+/// other parts of the crate release idle memory; then, if `helped`, the steps of the out-of-memory ladder run.
 pub(super) fn with_room<T>(
     pool: &Pool,
     helped: bool,

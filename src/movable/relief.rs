@@ -35,7 +35,7 @@ impl Registry {
         outcome
     }
 
-    /// Whether anything was moved to that aim.
+    /// Whether anything was moved for `aim`.
     fn moves_to(&self, aim: Aim) -> bool {
         let moved = self.step_to(aim, &Budget::default());
         moved.is_ok_and(|moved| moved.bytes > 0)
@@ -66,7 +66,8 @@ impl Registry {
             return Relief::Exhausted;
         };
         let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
-        // What is joined, or a hole made for it, would take the room of a buffer that grows.
+        // Joined memory, or a hole made for this request, would take the address space that a
+        // growing buffer needs.
         if pressure.grows {
             let most_ns = SOON_NS;
             let moved = self.moves_to(Aim::Gather { bytes, most_ns }) || step(Goal::Full).bytes > 0;

@@ -77,7 +77,7 @@ fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
     let goes = |stretch: &&Stretch| stretch.cost.is_some_and(|cost| cost > 0.0);
     let row = cheapest_row(all, needed).map_or(&[][..], |(from, to)| &all[from..to]);
     let row: Vec<u64> = row.iter().filter(goes).map(|it| it.at).collect();
-    // Where a hole alone would do, the request failed for want of whole handles.
+    // If a hole alone was large enough, the request failed because it needs whole handles.
     if !row.is_empty() {
         return row;
     }

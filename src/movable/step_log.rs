@@ -71,7 +71,7 @@ impl Log {
         self.records.push((record, span));
     }
 
-    /// Takes back the events of a step that moved nothing.
+    /// Keeps the events of a step that moved nothing for a later step.
     pub(super) fn unused(&mut self, span: Option<Span>) {
         self.spare.extend(span);
     }
@@ -82,7 +82,8 @@ impl Log {
         std::mem::take(&mut self.records)
     }
 
-    /// Takes steps back: their events, or all of them, where they could not be read.
+    /// Keeps the events of `steps` for later steps; if they could not be `read`, puts the steps
+    /// back.
     pub(super) fn put_back(&mut self, mut steps: Steps, read: bool) {
         if read {
             let spans = steps.iter_mut().filter_map(|(_, span)| span.take());

@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::pool::{Block, Event};
 use crate::seeded::seeded;
 
-/// Marks beyond which those that are done are taken out.
+/// Number of marks from which those that are done are removed.
 const MANY: usize = 16;
 
-/// Ticks of streams, at most one per stream; and how many there are when the driver is asked of them.
+/// Ticks of streams, at most one per stream; and the number of ticks from which the driver is queried.
 #[derive(Default)]
 pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>, usize);
 
@@ -38,7 +38,8 @@ impl Marks {
         }
     }
 
-    /// The driver is asked each time that there are twice as many as were left then.
+    /// Removes ticks that are done. The driver is queried only when the number of ticks has doubled
+    /// since the last query.
     fn forget_done(&mut self) {
         let asks = self.0.len() >= self.1;
         self.0.retain(|(theirs, tick)| {
@@ -56,7 +57,7 @@ impl Marks {
         }
     }
 
-    /// Those that the stream of `timeline` is not known to run behind.
+    /// The ticks that the stream of `timeline` is not known to be ordered after.
     pub(super) fn lacking(&self, timeline: &Timeline) -> Self {
         let all = self.0.iter();
         let lacking = all.filter(|(theirs, tick)| !timeline.is_behind(theirs, *tick));
@@ -173,7 +174,8 @@ pub(super) struct Left {
     /// The application's callback: to be dropped without a lock, because it may own something that needs the
     /// lock.
     pub(super) on_move: Option<Callback>,
-    /// The contents of a block that was on the host: likewise, because their drop may wait for a copy.
+    /// The contents of a block that was on the host: to be dropped without a lock, because their drop
+    /// may wait for a copy.
     pub(super) _away: Option<Away>,
 }
 

@@ -15,7 +15,7 @@ pub(super) const ENTRY_BYTES: u64 = 8;
 /// The memory of the table.
 pub(super) struct Words {
     mapped: Vec<Scratch>,
-    /// Behind what is mapped there.
+    /// The address range after the mapped memory.
     range: Scratch,
     device: Device,
     overhead: Overhead,

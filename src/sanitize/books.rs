@@ -13,7 +13,8 @@ use crate::device::{Access, AccessKind, Addr};
 /// Most reports kept; further ones are only counted.
 const KEPT: usize = 100;
 
-/// Most pairs kept. Those of operations that are long done come no more.
+/// Most pairs remembered to avoid repeated reports. Pairs of operations that are long done do not
+/// recur.
 const MANY: usize = 1 << 16;
 
 /// The checker's state; see the module documentation.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::device::{RawEvent, RawStream};
 
-/// Streams made elsewhere that are known before those are looked for that may be forgotten.
+/// Up to this number of adopted streams, none is forgotten.
 const FEW: usize = 64;
 
 /// Epochs by stream number; missing entries are 0.
@@ -107,7 +107,7 @@ pub(super) struct Order {
     /// Streams made elsewhere, by the driver's id, because their handles may be reused without
     /// notice.
     by_id: HashMap<u64, usize>,
-    /// How many of those are known before some are forgotten.
+    /// The number of adopted streams from which idle ones are forgotten.
     most: usize,
     /// Numbers of destroyed or forgotten streams.
     gone: Vec<usize>,
@@ -166,8 +166,8 @@ impl Order {
         number
     }
 
-    /// Forgets streams made elsewhere of which nobody says when they are gone. Those go that the host knows as much
-    /// of as they do, so that one that is used again is as it was, but for its name.
+    /// Forgets idle adopted streams, because nothing reports when they are destroyed. A stream is idle if the host
+    /// knows as much as it does. If it is used again, only its name is lost.
     fn forget_idle(&mut self) {
         let (host, streams, gone) = (&self.host, &self.streams, &mut self.gone);
         self.by_id.retain(|_, &mut number| {
@@ -283,7 +283,7 @@ mod tests {
         order.wait(waits, event);
         order.set_name(works, "worker");
         for id in 3..10_000 {
-            // The driver gives the handle again.
+            // The driver reuses the handle.
             let raw = RawStream(3);
             let number = order.number(raw, || id);
             order.queue(number, raw, "work".into());
@@ -291,7 +291,7 @@ mod tests {
             order.reached(&here);
         }
         assert!(order.by_id.len() < 4 * FEW && order.streams.len() < 4 * FEW);
-        // Those that the host knows less of are known as before.
+        // Streams that the host knows less than are kept.
         let [waits, still] = [waiting, worker].map(|raw| order.number(raw, || raw.0));
         assert_eq!((still, order.name(still)), (works, Some("worker")));
         assert!(first.is_before(&order.queue(waits, waiting, "work".into())));

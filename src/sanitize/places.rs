@@ -54,8 +54,8 @@ pub(super) enum Part {
 /// All mappings and owners; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// By the number of their first byte among all physical bytes ever created: a driver may give the name of
-    /// a handle that was released, and is still mapped, to another.
+    /// By the number of their first byte among all physical bytes ever created. A driver may reuse the name
+    /// of a handle that was released and is still mapped.
     handles: HashMap<u64, Handle>,
     by_name: HashMap<Phys, u64>,
     next_base: u64,
@@ -132,7 +132,7 @@ impl Places {
         self.by_name.remove(&phys)
     }
 
-    /// As [`Places::unmapped`], of the handle that begins at `base`.
+    /// The same as [`Places::unmapped`], for the handle that begins at `base`.
     pub(super) fn released(&mut self, phys: Phys, base: u64, gone: bool) -> Option<Range<u64>> {
         match gone {
             true => return self.let_go(base),
@@ -184,7 +184,7 @@ impl Places {
             if let Some(op) = by {
                 let uses = &mut mapping.uses;
                 match uses.iter_mut().find(|known| known.stream == op.stream) {
-                    // It is told late.
+                    // A late report.
                     Some(known) if op.is_before(known) => {}
                     Some(known) => *known = Arc::clone(op),
                     None => uses.push(Arc::clone(op)),

@@ -87,8 +87,8 @@ impl Watch {
         books.order.number(stream, id)
     }
 
-    /// Whether work queued on the stream now becomes part of a graph; `unknown` where the device does not say. To
-    /// report nothing that may be no fault, a use is then taken for a graph's, and what orders work is not.
+    /// Whether work queued on the stream now becomes part of a graph; `unknown` if the device does not say. To
+    /// avoid false reports, uses are then taken as captured, and calls that order work are not.
     fn is_captured(&self, stream: RawStream, unknown: bool) -> bool {
         self.inner.stream_capturing(stream).unwrap_or(unknown)
     }
@@ -104,7 +104,7 @@ impl Watch {
         if self.is_captured(stream, true) {
             return call();
         }
-        // Before the call: what others queue meanwhile comes behind it.
+        // Before the call, so that work queued meanwhile by other threads comes after it.
         let op = self.op(&mut self.books(), stream, Cow::Borrowed(what));
         call()?;
         self.books().uses(&op, accesses);
@@ -405,7 +405,7 @@ unsafe impl Backend for Watch {
             self.read_table(launch, &op, &taken, stream)?;
         }
         let outcome = call();
-        // Nobody else says.
+        // Set once, here.
         let _ = taken.set(outcome.is_ok());
         if outcome.is_ok() {
             self.books().uses(&op, &launch.accesses());

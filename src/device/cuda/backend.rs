@@ -21,7 +21,7 @@ use crate::sync::plain::lock;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-/// Ahead of every priority that a device has; the driver takes the nearest of those.
+/// Higher than every priority of a device; the driver uses its nearest one.
 const URGENT: c_int = -100;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
 const PORTABLE: c_uint = 1;
@@ -140,7 +140,8 @@ impl Cuda {
     }
 }
 
-// SAFETY: every method makes the driver's call; memory calls are checked against the ledger first.
+// SAFETY: every method makes the driver's call; memory calls are checked against the mapping table
+// first.
 unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -457,7 +458,7 @@ unsafe impl Backend for Cuda {
         let _context = self.enter()?;
         // In a graph, the driver would call it, and free it, in each run.
         if self.stream_capturing(stream)? {
-            return Err(crate::device::recording::unsupported("host_call"));
+            return Err(crate::device::capture_emulation::unsupported("host_call"));
         }
         let call = Box::into_raw(Box::new(HostCall {
             work,

@@ -68,7 +68,7 @@ impl Context {
             return Ok(Self { raw });
         }
         let mut context = std::ptr::null_mut();
-        // SAFETY: the call writes one handle; the device is one the driver gave.
+        // SAFETY: the call writes one handle; the device came from the driver.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }.ok(driver)?;
         retained.insert(key, context as usize);
         Ok(Self {

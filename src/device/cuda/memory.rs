@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
-use crate::device::ledger::Ledger;
+use crate::device::mapping_table::MappingTable;
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::driver::Driver;
 use crate::driver::table::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
@@ -59,9 +59,9 @@ pub(super) struct Memory {
 type Peer = (u32, CuDevice);
 
 struct Books {
-    ledger: Ledger,
+    table: MappingTable,
     /// Mappings, by address and bytes, whose access could not be set and that could not be unmapped
-    /// afterwards. The driver has them and the ledger does not, until the device is dropped.
+    /// afterwards. The driver has them and the mapping table does not, until the device is dropped.
     stuck: Vec<(Addr, u64)>,
     /// Ranges whose mappings other GPUs may use, by address: their bytes, and those GPUs.
     shared: BTreeMap<Addr, (u64, Vec<Peer>)>,
@@ -100,7 +100,7 @@ impl Memory {
             device,
             granule,
             books: Mutex::new(Books {
-                ledger: Ledger::new(granule),
+                table: MappingTable::new(granule),
                 stuck: Vec::new(),
                 shared: BTreeMap::new(),
             }),
@@ -108,7 +108,7 @@ impl Memory {
     }
 
     pub(super) fn count(&self, counts: &mut HandleCounts) {
-        lock(&self.books).ledger.count(counts);
+        lock(&self.books).table.count(counts);
     }
 
     /// Tries again to unmap the stuck mappings, and keeps those that the driver still refuses.
@@ -128,8 +128,8 @@ impl Memory {
 
     pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
         let mut books = lock(&self.books);
-        let ledger = &mut books.ledger;
-        ledger.check_bytes(bytes)?;
+        let table = &mut books.table;
+        table.check_bytes(bytes)?;
         let mut addr = 0;
         // SAFETY: the call writes one address; the driver chooses it.
         unsafe {
@@ -142,18 +142,18 @@ impl Memory {
             )
         }
         .ok(self.driver)?;
-        ledger.note_range(addr, bytes);
+        table.note_range(addr, bytes);
         Ok(addr)
     }
 
     pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut books = lock(&self.books);
-        books.ledger.check_unreserve(addr, bytes)?;
+        books.table.check_unreserve(addr, bytes)?;
         self.unstick(&mut books, addr, bytes)?;
-        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it, and
+        // SAFETY: the mapping table says that this is a whole range of ours with nothing mapped in it, and
         // nothing is stuck there.
         unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
-        books.ledger.note_unreserve(addr);
+        books.table.note_unreserve(addr);
         books.shared.remove(&addr);
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Memory {
 
     pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
         // Unlocked during the driver's call, which touches none of our state.
-        lock(&self.books).ledger.check_bytes(bytes)?;
+        lock(&self.books).table.check_bytes(bytes)?;
         let mut handle = 0;
         // SAFETY: the call writes one handle and reads one property.
         unsafe {
@@ -204,24 +204,24 @@ impl Memory {
                 .cuMemCreate(&raw mut handle, bytes as usize, &prop(self.device), 0)
         }
         .ok(self.driver)?;
-        Ok(lock(&self.books).ledger.note_create(bytes, handle))
+        Ok(lock(&self.books).table.note_create(bytes, handle))
     }
 
     pub(super) fn release(&self, phys: Phys) -> Result<()> {
         let mut books = lock(&self.books);
-        let ledger = &mut books.ledger;
-        let handle = ledger.live(phys)?;
-        // SAFETY: the ledger says that the handle is ours and not released.
+        let table = &mut books.table;
+        let handle = table.live(phys)?;
+        // SAFETY: the mapping table says that the handle is ours and not released.
         unsafe { self.driver.cuMemRelease(handle.token) }.ok(self.driver)?;
-        ledger.note_release(phys);
+        table.note_release(phys);
         Ok(())
     }
 
     pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut books = lock(&self.books);
-        let handle = books.ledger.check_map(addr, bytes, phys)?;
+        let handle = books.table.check_map(addr, bytes, phys)?;
         self.unstick(&mut books, addr, bytes)?;
-        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there,
+        // SAFETY: the mapping table says that the place is in a range of ours with nothing mapped there,
         // and nothing is stuck there.
         unsafe {
             self.driver
@@ -244,19 +244,19 @@ impl Memory {
             let _ = self.unstick(&mut books, addr, bytes);
             return Err(error);
         }
-        books.ledger.note_map(addr, bytes, phys);
+        books.table.note_map(addr, bytes, phys);
         Ok(())
     }
 
     pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut books = lock(&self.books);
-        let ledger = &mut books.ledger;
-        ledger.check_unmap(addr, bytes)?;
-        // SAFETY: the ledger says that this is one whole mapping of ours; the caller guarantees
+        let table = &mut books.table;
+        table.check_unmap(addr, bytes)?;
+        // SAFETY: the mapping table says that this is one whole mapping of ours; the caller guarantees
         // that no queued work uses it.
         unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.ok(self.driver)?;
         // The driver's own count frees a released handle's memory with its last mapping.
-        ledger.note_unmap(addr);
+        table.note_unmap(addr);
         Ok(())
     }
 
@@ -265,25 +265,25 @@ impl Memory {
         let mut books = lock(&self.books);
         // Mappings that stay stuck are handled below.
         let _ = self.unstick(&mut books, 0, 0);
-        let Books { ledger, stuck, .. } = &mut *books;
+        let Books { table, stuck, .. } = &mut *books;
         // SAFETY: no arguments. Queued work may use the memory that is about to be unmapped; if it
         // cannot be waited for, everything stays until the process ends.
-        if ledger.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
+        if table.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
         {
             return;
         }
         // After a failure below, the driver keeps the resource until the process ends.
-        for (addr, bytes) in ledger.mappings() {
+        for (addr, bytes) in table.mappings() {
             // SAFETY: a mapping of ours that nothing uses any more.
             if unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0 {
                 stuck.push((addr, bytes));
             }
         }
-        for handle in ledger.unreleased() {
+        for handle in table.unreleased() {
             // SAFETY: a handle of ours, not released.
             let _ = unsafe { self.driver.cuMemRelease(handle) };
         }
-        for range in ledger.ranges() {
+        for range in table.ranges() {
             if stuck.iter().any(|&mapping| touch(mapping, range)) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The mode of floating-point arithmetic that the kernels' source expects: round to nearest, nothing flushed to zero.
 //!
-//! A thread has the mode of the one that made it, and a library that was built with fast arithmetic changes it for
-//! whoever loads it.
+//! A thread inherits the mode of the thread that started it. A library built with fast arithmetic changes the mode
+//! of the thread that loads it.
 
 /// The default mode on this thread, until it is dropped.
 pub(super) struct DefaultFloats {
@@ -37,7 +37,7 @@ mod mode {
 
     /// All exceptions masked.
     pub(super) const DEFAULT: u64 = 0x1F80;
-    /// All but the six flags of what has happened.
+    /// All control bits, without the six exception flags.
     pub(super) const CONTROL: u64 = 0xFFC0;
 
     pub(super) fn get() -> u64 {
@@ -71,12 +71,12 @@ mod mode {
     }
 
     pub(super) fn set(mode: u64) {
-        // SAFETY: as on the other processors.
+        // SAFETY: the same as on x86-64.
         unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nomem, nostack, preserves_flags)) };
     }
 }
 
-/// Elsewhere the mode is taken for the default.
+/// On other processors the default mode is assumed.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod mode {
     pub(super) const DEFAULT: u64 = 0;
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_mode_is_the_default_for_as_long_as_is_asked_for_and_then_what_it_was() {
         let own = mode::get();
-        // Flush to zero, denormals are zero, and rounding down.
+        // Flush to zero, denormals are zero, and rounding towards minus infinity.
         let fast = own | 0x8040 | 0x2000;
         for before in [own, fast] {
             mode::set(before);

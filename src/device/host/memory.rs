@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Mutex;
 
-use crate::device::ledger::{Handle, Ledger};
+use crate::device::mapping_table::{Handle, MappingTable};
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -85,7 +85,7 @@ impl FileSpace {
 
 #[derive(Debug)]
 struct State {
-    ledger: Ledger,
+    table: MappingTable,
     space: FileSpace,
     /// Length of the file in bytes; it only grows, because the file is sparse.
     file_bytes: u64,
@@ -111,7 +111,7 @@ impl Memory {
         // SAFETY: the descriptor has just been made and nothing else has it.
         let file = unsafe { File::from_raw_fd(fd) };
         let state = State {
-            ledger: Ledger::new(GRANULE),
+            table: MappingTable::new(GRANULE),
             space: FileSpace::default(),
             file_bytes: 0,
             used: 0,
@@ -128,12 +128,12 @@ impl Memory {
     }
 
     pub(in crate::device) fn count(&self, counts: &mut HandleCounts) {
-        lock(&self.state).ledger.count(counts);
+        lock(&self.state).table.count(counts);
     }
 
     pub(in crate::device) fn reserve(&self, bytes: u64) -> Result<Addr> {
         let mut state = lock(&self.state);
-        state.ledger.check_bytes(bytes)?;
+        state.table.check_bytes(bytes)?;
         let whole = bytes
             .checked_add(GRANULE)
             .filter(|&whole| isize::try_from(whole).is_ok())
@@ -165,24 +165,24 @@ impl Memory {
                 unsafe { libc::munmap(at as *mut _, len as usize) };
             }
         }
-        state.ledger.note_range(addr, bytes);
+        state.table.note_range(addr, bytes);
         Ok(addr)
     }
 
     pub(in crate::device) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
-        state.ledger.check_unreserve(addr, bytes)?;
-        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
+        state.table.check_unreserve(addr, bytes)?;
+        // SAFETY: the mapping table says that this is a whole range of ours with nothing mapped in it.
         if unsafe { libc::munmap(addr as *mut _, bytes as usize) } != 0 {
             return Err(os_error("munmap"));
         }
-        state.ledger.note_unreserve(addr);
+        state.table.note_unreserve(addr);
         Ok(())
     }
 
     pub(in crate::device) fn create(&self, bytes: u64) -> Result<Phys> {
         let mut state = lock(&self.state);
-        state.ledger.check_bytes(bytes)?;
+        state.table.check_bytes(bytes)?;
         let free = self.capacity - state.used;
         if bytes > free {
             return Err(exhausted(bytes, free, self.capacity));
@@ -193,7 +193,7 @@ impl Memory {
             return Err(error);
         }
         state.used += bytes;
-        Ok(state.ledger.note_create(bytes, offset))
+        Ok(state.table.note_create(bytes, offset))
     }
 
     /// Makes the file at least `bytes` long.
@@ -210,11 +210,11 @@ impl Memory {
 
     pub(in crate::device) fn release(&self, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
-        let handle = state.ledger.live(phys)?;
-        if state.ledger.is_unmapped(phys) {
+        let handle = state.table.live(phys)?;
+        if state.table.is_unmapped(phys) {
             self.punch(&handle)?;
         }
-        if state.ledger.note_release(phys) {
+        if state.table.note_release(phys) {
             state.used -= handle.bytes;
             state.space.put(handle.token, handle.bytes);
         }
@@ -234,13 +234,13 @@ impl Memory {
 
     pub(in crate::device) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
-        let handle = state.ledger.check_map(addr, bytes, phys)?;
+        let handle = state.table.check_map(addr, bytes, phys)?;
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED | libc::MAP_FIXED,
         );
         let (fd, offset) = (self.file.as_raw_fd(), handle.token as libc::off_t);
-        // SAFETY: the ledger says that the place lies in a range of ours with nothing mapped there,
+        // SAFETY: the mapping table says that the place lies in a range of ours with nothing mapped there,
         // so only reserved addresses are mapped over.
         let at = unsafe {
             libc::mmap(
@@ -258,15 +258,15 @@ impl Memory {
             let _ = hold(addr, bytes);
             return Err(error);
         }
-        state.ledger.note_map(addr, bytes, phys);
+        state.table.note_map(addr, bytes, phys);
         Ok(())
     }
 
     pub(in crate::device) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
-        state.ledger.check_unmap(addr, bytes)?;
+        state.table.check_unmap(addr, bytes)?;
         hold(addr, bytes)?;
-        if let Some(gone) = state.ledger.note_unmap(addr) {
+        if let Some(gone) = state.table.note_unmap(addr) {
             // After a failure the range is never reused: its next handle would not read as zero.
             self.punch(&gone)?;
             state.used -= gone.bytes;
@@ -299,7 +299,7 @@ fn hold(addr: Addr, bytes: u64) -> Result<()> {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for (addr, bytes) in lock(&self.state).ledger.ranges() {
+        for (addr, bytes) in lock(&self.state).table.ranges() {
             // SAFETY: a whole range of ours; the device and its stream threads, which could use it,
             // are gone. A failure leaks addresses.
             unsafe { libc::munmap(addr as *mut _, bytes as usize) };

@@ -19,8 +19,8 @@ use self::queue::{Op, Place, StreamQueue};
 
 pub(super) use self::memory::{GRANULE, Memory, exhausted};
 pub(super) use self::queue::{CapturedOp, Transfer, run_launch};
+use super::capture_emulation::{self, Branch, CapturedMark};
 use super::pages::Pages;
-use super::recording::{self, Branch, CapturedMark};
 use super::table::Table;
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
@@ -30,12 +30,11 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// Default for the least capacity: the memory of a large GPU, since memory that is never written is
-/// free.
+/// Least default capacity: the memory of a large GPU. Memory that is never written costs nothing.
 const DEFAULT_CAPACITY: u64 = 64 << 30;
 
-/// Most streams at once. Each is a thread, and Rust ends the process, instead of telling, where a new thread finds no
-/// room for what its stack needs: Linux grants a process about 65,000 mappings, of which a thread takes four.
+/// Most streams at once; each is a thread. If a new thread has no mappings left for its stack, Rust aborts the
+/// process instead of returning an error. Linux allows a process about 65,000 mappings, and a thread takes four.
 const MOST_STREAMS: u64 = 4096;
 
 /// `CUDA_ERROR_NOT_READY`.
@@ -179,7 +178,7 @@ impl Host {
             None => Ok(stream),
             Some(branch) => {
                 branch.break_off();
-                Err(recording::unsupported(call))
+                Err(capture_emulation::unsupported(call))
             }
         }
     }
@@ -191,7 +190,7 @@ impl Host {
         match &*marked {
             Marked::Nothing => Ok(None),
             Marked::Place(place, _) => Ok(Some(place.clone())),
-            Marked::Capture(_) => Err(recording::captured_event(call)),
+            Marked::Capture(_) => Err(capture_emulation::captured_event(call)),
         }
     }
 
@@ -226,7 +225,7 @@ fn full(what: &'static str) -> Error {
     Error::invalid(what, "four billion exist already: destroy some")
 }
 
-// SAFETY: the ledger checks every memory call; a stream's thread runs its queue in order.
+// SAFETY: the mapping table checks every memory call; a stream's thread runs its queue in order.
 unsafe impl Backend for Host {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -375,7 +374,7 @@ unsafe impl Backend for Host {
                     stream.set_branch(Some(branch));
                     Ok(())
                 }
-                None => Err(recording::captured_event("event_wait")),
+                None => Err(capture_emulation::captured_event("event_wait")),
             },
         }
     }
@@ -472,7 +471,7 @@ unsafe impl Backend for Host {
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let stream = self.live_stream(stream)?;
         if stream.branch().is_some() {
-            return Err(recording::unsupported("host_call"));
+            return Err(capture_emulation::unsupported("host_call"));
         }
         stream.push(Op::Call(work)).map(|_| ())
     }
@@ -488,7 +487,7 @@ unsafe impl Backend for Host {
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         let stream = self.live_stream(stream)?;
         if stream.branch().is_some() {
-            return Err(recording::unsupported("capture_begin"));
+            return Err(capture_emulation::unsupported("capture_begin"));
         }
         stream.set_branch(Some(Branch::begin()));
         Ok(())
@@ -497,7 +496,7 @@ unsafe impl Backend for Host {
     fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
         let stream = self.live_stream(stream)?;
         let Some(branch) = stream.branch() else {
-            return Err(recording::not_capturing());
+            return Err(capture_emulation::not_capturing());
         };
         let ops = branch.end();
         if !branch.is_open() {

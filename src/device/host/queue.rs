@@ -20,8 +20,8 @@ use std::time::Instant;
 
 use super::floats::DefaultFloats;
 use super::memory::Memory;
+use crate::device::capture_emulation::Branch;
 use crate::device::launch::Launch;
-use crate::device::recording::Branch;
 use crate::device::{Addr, host_call};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -332,7 +332,7 @@ fn run_op(op: Op) -> Result<()> {
         Op::Call(work) => host_call::run(work)?,
         Op::Graph(ops) => {
             let ran = ops.iter().try_for_each(|op| run_op(op.clone().into()));
-            // If the graph is gone, what its calls hold goes here, and the drop of that may panic as a call may.
+            // If the graph is gone, its calls are dropped here. Application code in their drop may panic.
             ran.and(host_call::run(|| drop(ops)))?;
         }
         Op::Stamp(time) => {

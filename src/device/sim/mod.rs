@@ -39,9 +39,9 @@ pub use rng::Rng;
 use self::choose::Chooser;
 use self::schedule::{Op, Place, Schedule, Step};
 use self::store::Store;
+use super::capture_emulation::{self, Branch, CapturedMark};
 use super::host::{CapturedOp, GRANULE, Transfer, no_such, run_launch};
 use super::pages::Pages;
-use super::recording::{self, Branch, CapturedMark};
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
     RawStream, host_call,
@@ -266,7 +266,7 @@ impl State {
     fn running(&mut self, call: &'static str, stream: RawStream) -> Result<usize> {
         if let Some(branch) = self.branch(stream)? {
             branch.break_off();
-            return Err(recording::unsupported(call));
+            return Err(capture_emulation::unsupported(call));
         }
         self.queue(stream)
     }
@@ -286,7 +286,7 @@ impl State {
     fn place(&mut self, call: &'static str, event: RawEvent) -> Result<Option<Place>> {
         let event = self.event(event)?;
         if event.captured.is_some() {
-            return Err(recording::captured_event(call));
+            return Err(capture_emulation::captured_event(call));
         }
         Ok(event.place)
     }
@@ -542,7 +542,8 @@ unsafe impl Backend for Sim {
         if let Some(mark) = state.event(event)?.captured.clone() {
             let Some(branch) = branch else {
                 let joined = mark.join();
-                let joined = joined.ok_or_else(|| recording::captured_event("event_wait"))?;
+                let joined =
+                    joined.ok_or_else(|| capture_emulation::captured_event("event_wait"))?;
                 state.streams.get("stream", stream.0)?.branch = Some(joined);
                 return Ok(());
             };
@@ -624,7 +625,7 @@ unsafe impl Backend for Sim {
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let mut state = lock(&self.state);
         if state.branch(stream)?.is_some() {
-            return Err(recording::unsupported("host_call"));
+            return Err(capture_emulation::unsupported("host_call"));
         }
         state.push(stream, Op::Call(work)).map(|_| ())
     }
@@ -640,7 +641,7 @@ unsafe impl Backend for Sim {
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         let mut state = lock(&self.state);
         if state.branch(stream)?.is_some() {
-            return Err(recording::unsupported("capture_begin"));
+            return Err(capture_emulation::unsupported("capture_begin"));
         }
         state.streams.get("stream", stream.0)?.branch = Some(Branch::begin());
         Ok(())
@@ -649,7 +650,7 @@ unsafe impl Backend for Sim {
     fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
         let mut state = lock(&self.state);
         let branch = state.branch(stream)?;
-        let ops = branch.ok_or_else(recording::not_capturing)?.end()?;
+        let ops = branch.ok_or_else(capture_emulation::not_capturing)?.end()?;
         Ok(RawGraph(state.graphs.insert(ops)))
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Mutex;
 
 use crate::device::host::{GRANULE, exhausted};
-use crate::device::ledger::Ledger;
+use crate::device::mapping_table::MappingTable;
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -20,7 +20,7 @@ const LAST_ADDR: Addr = 1 << 62;
 
 #[derive(Debug)]
 struct State {
-    ledger: Ledger,
+    table: MappingTable,
     next: Addr,
     used: u64,
 }
@@ -37,7 +37,7 @@ impl Tracked {
         Self {
             capacity,
             state: Mutex::new(State {
-                ledger: Ledger::new(GRANULE),
+                table: MappingTable::new(GRANULE),
                 next: FIRST_ADDR,
                 used: 0,
             }),
@@ -49,12 +49,12 @@ impl Tracked {
     }
 
     pub(super) fn count(&self, counts: &mut HandleCounts) {
-        lock(&self.state).ledger.count(counts);
+        lock(&self.state).table.count(counts);
     }
 
     pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
         let mut state = lock(&self.state);
-        state.ledger.check_bytes(bytes)?;
+        state.table.check_bytes(bytes)?;
         let addr = state.next;
         // Leaves a granule between two ranges, so that an overrun of one is detected.
         let next = addr
@@ -63,32 +63,32 @@ impl Tracked {
         state.next = next.filter(|&next| next <= LAST_ADDR).ok_or_else(|| {
             Error::invalid("bytes", format!("{bytes} is more than there are addresses"))
         })?;
-        state.ledger.note_range(addr, bytes);
+        state.table.note_range(addr, bytes);
         Ok(addr)
     }
 
     pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
-        state.ledger.check_unreserve(addr, bytes)?;
-        state.ledger.note_unreserve(addr);
+        state.table.check_unreserve(addr, bytes)?;
+        state.table.note_unreserve(addr);
         Ok(())
     }
 
     pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
         let mut state = lock(&self.state);
-        state.ledger.check_bytes(bytes)?;
+        state.table.check_bytes(bytes)?;
         let free = self.capacity - state.used;
         if bytes > free {
             return Err(exhausted(bytes, free, self.capacity));
         }
         state.used += bytes;
-        Ok(state.ledger.note_create(bytes, 0))
+        Ok(state.table.note_create(bytes, 0))
     }
 
     pub(super) fn release(&self, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
-        let handle = state.ledger.live(phys)?;
-        if state.ledger.note_release(phys) {
+        let handle = state.table.live(phys)?;
+        if state.table.note_release(phys) {
             state.used -= handle.bytes;
         }
         Ok(())
@@ -96,15 +96,15 @@ impl Tracked {
 
     pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
-        state.ledger.check_map(addr, bytes, phys)?;
-        state.ledger.note_map(addr, bytes, phys);
+        state.table.check_map(addr, bytes, phys)?;
+        state.table.note_map(addr, bytes, phys);
         Ok(())
     }
 
     pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
-        state.ledger.check_unmap(addr, bytes)?;
-        if let Some(gone) = state.ledger.note_unmap(addr) {
+        state.table.check_unmap(addr, bytes)?;
+        if let Some(gone) = state.table.note_unmap(addr) {
             state.used -= gone.bytes;
         }
         Ok(())

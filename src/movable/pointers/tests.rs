@@ -1,4 +1,4 @@
-//! Arrays of pointers: which are refused, and how soon many are added and forgotten.
+//! Arrays of pointers: which are refused, and how long many registrations and removals take.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use crate::device::sim::Rng;
 use crate::movable::registry::Registry;
 use crate::{Device, Movable, Pool, PoolConfig, Result, Stream};
 
-/// A pool with every second of so many blocks freed, and what is in those left.
+/// A pool of `blocks` blocks of which every second is freed, and the contents of the others.
 struct Lab {
     pool: Pool,
     stream: Stream,
@@ -64,8 +64,8 @@ impl Lab {
         Ok(())
     }
 
-    /// A step towards a hole of so many bytes, with `between` done between its search and the rest;
-    /// the bytes it moved, and whether it was the last.
+    /// A step towards a hole of `hole` bytes. Calls `between` between the search and the moves.
+    /// Returns the bytes moved, and whether it was the last step.
     fn step(
         &mut self,
         hole: u64,

@@ -1,4 +1,4 @@
-//! Faults that the search found, each as it was.
+//! Regression tests for faults that the search found.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn with_device(test: impl FnOnce(Rig, &Device)) {
     let device = rig.open().unwrap();
     test(rig, &device);
     drop(device);
-    // A thread that gave something back may have it still.
+    // Another thread may still be releasing an object.
     let deadline = Instant::now() + Duration::from_secs(20);
     while machine.left().counts != Default::default() && Instant::now() < deadline {
         std::thread::yield_now();
@@ -28,7 +28,7 @@ fn with_device(test: impl FnOnce(Rig, &Device)) {
     assert_eq!(refused(rig.driver), []);
 }
 
-/// From now on these calls fail.
+/// Makes these calls fail from now on.
 fn fail(rig: Rig, calls: &[&'static str]) {
     let failures = calls.iter().map(|&call| Failure {
         call,
@@ -91,7 +91,7 @@ fn a_range_is_not_given_back_while_a_mapping_in_it_could_not_be_taken_down() {
             assert!(error.contains("cuMemUnmap"), "{error}");
         }
         assert_eq!(backend.counts().ranges, 1);
-        // Only access is refused beside it.
+        // The next range can be mapped; only access to it is refused.
         let beside = backend.map(range + bytes, bytes, memory).unwrap_err();
         assert!(beside.to_string().contains("cuMemSetAccess"), "{beside}");
         rig.driver.faults.heal();
@@ -161,7 +161,7 @@ fn memory_that_queued_work_may_use_is_not_unmapped_where_that_cannot_be_waited_f
         .unwrap();
     let (open, wait) = std::sync::mpsc::channel::<()>();
     let held = Box::new(move || {
-        // Ends when the sender is gone.
+        // Returns when the sender is dropped.
         let _ = wait.recv();
     });
     backend.host_call(stream, held).unwrap();
@@ -215,7 +215,7 @@ fn what_is_dropped_in_a_host_call_is_given_back_by_another_thread() {
         let moving = pool.alloc_movable::<u64>(&stream, 500).unwrap();
         let before = device.counts();
         drop(moving.hold(&other).unwrap());
-        // More than one: the driver is asked now and then.
+        // Several blocks, because the driver is queried only now and then.
         let mut blocks = [(); 8].map(|()| pool.alloc(&stream, 1 << 20).unwrap());
         for block in &mut blocks {
             block.record_use(&other).unwrap();
@@ -235,7 +235,7 @@ fn what_is_dropped_in_a_host_call_is_given_back_by_another_thread() {
             let _ = tell.send(());
         });
         device.backend().host_call(stream.raw(), work).unwrap();
-        // Not for the stream, which may be made to wait for the other by now.
+        // Waits for the call and not for the stream, which may by now wait for the other stream.
         ran.recv().unwrap();
         drop(gate);
         let is_back = || {
@@ -268,11 +268,11 @@ fn a_device_that_goes_in_a_host_call_is_given_back_by_another_thread() {
     });
 }
 
-/// Holds a stream up until what it gives is dropped.
+/// Blocks the stream until the returned sender is dropped.
 fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
     let held = Box::new(move || {
-        // Ends when the sender is gone.
+        // Returns when the sender is dropped.
         let _ = wait.recv();
     });
     let backend = stream.device().backend();
@@ -283,8 +283,8 @@ fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
 /// Every way to wait for a stream.
 const WAITS: &[&str] = &["cuStreamSynchronize", "cuEventRecord", "cuEventSynchronize"];
 
-/// Memory of `bytes` that the allocator gives out now is not where a copy on `stream` writes once
-/// `gate` is open.
+/// Checks that no copy on `stream` writes to newly allocated host memory of `bytes` after `gate`
+/// opens.
 fn no_copy_writes_to_new_memory(stream: &Stream, gate: std::sync::mpsc::Sender<()>, bytes: usize) {
     let new: Vec<Vec<u64>> = (0..64).map(|_| vec![0; bytes / 8]).collect();
     drop(gate);

@@ -1,11 +1,11 @@
 //! Every call of the driver's table fails, from every place of the crate that makes it.
 //!
-//! The paths of `tests/errors`, and some of the CUDA device's own, run over the fake driver and,
-//! where there is a GPU, over the real one. A path runs without a failure first, which gives its
-//! uses of each call and the places that made them; then again for each failure. A place that only a
-//! failure leads to (a mapping taken down because access to it was refused) is made to fail in its
-//! turn, with that failure before it. What there is to fail is taken from the table and from the
-//! crate's sources, so that a call nobody made fail is told.
+//! The paths of `tests/errors`, and some that only the CUDA device has, run over the fake driver
+//! and, on a machine with a GPU, over the real one. A path first runs without a failure, which
+//! records the uses of each call and the places that make them. Then it runs once per failure. Some
+//! places run only after a failure: a mapping is removed because access to it was refused. They are
+//! made to fail in runs with that failure first. The list of calls comes from the table and from the
+//! crate's sources, so a call that no run made fail is reported.
 
 mod found;
 mod own;
@@ -29,12 +29,12 @@ use crate::driver::faults::{Failure, Refusal, Site};
 use crate::driver::table::CALLS;
 use crate::error::{Error, Result};
 
-/// The code that failures carry unless it is out-of-memory; no driver gives it.
+/// The code of made failures other than out-of-memory; no driver returns it.
 const MADE_TO_FAIL: c_int = 31_337;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
 
-/// Calls by which the driver says that it is out of memory.
+/// Calls that return out-of-memory when the device is full.
 const EXHAUSTIBLE: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuMemAddressReserve",
@@ -54,7 +54,7 @@ const EXHAUSTIBLE: &[&str] = &[
     "cuLaunchHostFunc",
 ];
 
-/// Calls for the words of a code.
+/// Calls that return the text of a code.
 const WORDS: &[&str] = &["cuGetErrorName", "cuGetErrorString"];
 
 /// A driver and how its device runs kernels.
@@ -65,7 +65,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// The fake driver, not initialised, and the host builds of the kernels.
+    /// The fake driver before its initialisation, and the host builds of the kernels.
     fn of(machine: &Machine) -> Self {
         let kernels = Kernels {
             load: no_load,
@@ -97,7 +97,8 @@ fn all_paths() -> Vec<(&'static str, Path)> {
     shared.chain(own).collect()
 }
 
-/// What fails: while the path runs, and while the device is dropped after it.
+/// The calls to fail: while the path runs (`early`), and while the device is dropped afterwards
+/// (`late`).
 #[derive(Debug, Clone, Default)]
 struct Plan {
     early: Vec<Failure>,
@@ -153,7 +154,7 @@ fn run_on(rig: Rig, (name, path): (&str, Path), plan: &Plan) -> Seen {
     }
 }
 
-/// An error names the call that was made to fail, and its code.
+/// Checks that the error names a call that was made to fail, and its code.
 fn check_error(name: &str, plan: &Plan, error: &Error) {
     let text = error.to_string();
     let named =
@@ -164,8 +165,8 @@ fn check_error(name: &str, plan: &Plan, error: &Error) {
     );
 }
 
-/// What the driver was asked since the last plan and refused, but for the words of a code that is not
-/// its own, and memory that others had.
+/// The calls that the driver refused since the last plan, except requests for the text of an unknown
+/// code, and for memory that it does not have.
 fn refused(driver: &Driver) -> Vec<Refusal> {
     let mut refusals = driver.faults.refusals();
     refusals.retain(|refusal| {
@@ -176,8 +177,8 @@ fn refused(driver: &Driver) -> Vec<Refusal> {
     refusals
 }
 
-/// After a failure the crate asks the driver for nothing that cannot be: an end of a capture that
-/// has ended, a wait for a stream in capture, addresses back that memory is mapped at.
+/// Checks that the crate makes no invalid call after a failure: no second end of a capture, no wait
+/// for a stream under capture, no release of mapped addresses.
 fn check_refusals(name: &str, plan: &Plan, refusals: &[Refusal]) {
     assert!(
         refusals.is_empty(),
@@ -185,14 +186,14 @@ fn check_refusals(name: &str, plan: &Plan, refusals: &[Refusal]) {
     );
 }
 
-/// Nothing is left in the driver but what it refused to take back.
+/// Checks that the driver holds only what it refused to release.
 fn check_left(name: &str, plan: &Plan, driver: &Driver, left: Left) {
     let refused = |calls: &[&'static str]| -> u64 {
         let each = calls.iter().map(|&call| driver.faults.strikes(call));
         each.sum()
     };
-    // A device whose context cannot be entered gives nothing back, and one whose work cannot be
-    // waited for no memory.
+    // A device whose context cannot be entered releases nothing. A device whose work cannot be
+    // waited for releases no memory.
     let late = |calls: &[&str]| {
         plan.late
             .iter()
@@ -254,7 +255,7 @@ fn on_the_fake(path: (&str, Path), plan: &Plan) -> Seen {
     in_a_thread(path.0, plan, run)
 }
 
-/// A run whose pushed contexts end with its thread.
+/// Runs on a thread of its own, which ends with any context still pushed.
 fn in_a_thread(name: &str, plan: &Plan, run: impl FnOnce() -> Seen + Send) -> Seen {
     let ended = std::thread::scope(|scope| scope.spawn(run).join());
     ended.unwrap_or_else(|panic| {
@@ -267,7 +268,8 @@ unsafe fn no_load() -> std::result::Result<(), (&'static str, c_int)> {
     Ok(())
 }
 
-/// The uses that fail in turn: the first ones, the first of each place, the last, and some between.
+/// The numbers of the uses to fail: the first ones, the first of each place, the last, and some in
+/// between.
 fn numbers(uses: &[Site], first: usize) -> BTreeSet<u64> {
     let mut numbers: BTreeSet<u64> = (1..=uses.len().min(first) as u64).collect();
     let mut places = BTreeSet::new();
@@ -282,7 +284,7 @@ fn numbers(uses: &[Site], first: usize) -> BTreeSet<u64> {
     numbers
 }
 
-/// Every failure of the calls that were seen.
+/// Every failure to make, for the calls that were seen.
 fn failures_of(uses: &BTreeMap<&'static str, Vec<Site>>, first: usize) -> Vec<Failure> {
     let brief = variables::is_on("WARPOOL_SANITIZER");
     let mut failures = Vec::new();
@@ -291,7 +293,8 @@ fn failures_of(uses: &BTreeMap<&'static str, Vec<Site>>, first: usize) -> Vec<Fa
         for &code in &codes[..1 + usize::from(EXHAUSTIBLE.contains(&call))] {
             for number in numbers(uses, first) {
                 for for_ever in [false, true] {
-                    // A sanitizer takes its time: there, out of memory for ever and all else once.
+                    // Shortened under a sanitizer, which is slow: out-of-memory permanently, every
+                    // other code once.
                     if brief && for_ever != (code == OUT_OF_MEMORY) {
                         continue;
                     }
@@ -308,23 +311,23 @@ fn failures_of(uses: &BTreeMap<&'static str, Vec<Site>>, first: usize) -> Vec<Fa
     failures
 }
 
-/// Uses of a call, from the first on, that fail in turn, and parts of the rest: 2, or in the long form
-/// `WARPOOL_FAULT_USES`.
+/// The number of first uses of a call to fail, and of the parts that the rest is divided into: 2, or
+/// `WARPOOL_FAULT_USES` for the long form.
 fn first_uses() -> usize {
     variables::number("WARPOOL_FAULT_USES", 2) as usize
 }
 
-/// What was made to fail in all.
+/// The totals over all runs.
 #[derive(Default)]
 struct Total {
     runs: u64,
     failures: u64,
     struck: BTreeSet<Site>,
-    /// Places that some run came by.
+    /// Places that some run passed.
     seen: BTreeSet<Site>,
 }
 
-/// Every failure of a path, and every failure that only another leads to.
+/// Runs every failure of a path, and every failure that occurs only after another one.
 fn every_failure(
     total: &mut Total,
     path: (&'static str, Path),
@@ -366,7 +369,7 @@ fn every_failure(
     }
 }
 
-/// The plan, and a failure of the use that it led to.
+/// The plan with one more failure, of a use that occurs only under this plan.
 fn with_another(plan: &Plan, late: bool, call: &'static str, number: u64) -> Plan {
     let mut plan = plan.clone();
     let phase = if late {
@@ -413,7 +416,7 @@ fn places_in_source() -> BTreeSet<(String, String, u32)> {
     places
 }
 
-/// The driver's call that a line makes.
+/// The call of the driver that a line contains.
 fn called_in(line: &str) -> Option<&'static str> {
     let code = line.trim_start();
     if code.starts_with("//") {
@@ -423,7 +426,8 @@ fn called_in(line: &str) -> Option<&'static str> {
     CALLS.iter().find(made).copied()
 }
 
-/// Everything that can fail did, but for the calls that these files do not make on this machine.
+/// Checks that every call failed, and from every place, except the calls in `unmade`, which this
+/// machine does not make.
 fn check_complete(total: &Total, unmade: &[(&str, &str)]) {
     let calls: BTreeSet<_> = total.struck.iter().map(|site| site.call).collect();
     let struck = |site: &Site| (site.call.to_owned(), site.file.to_owned(), site.line);
@@ -482,7 +486,7 @@ fn every_call_of_a_gpus_driver_fails_from_every_place_and_is_survived() {
     let Some(rig) = real() else {
         return;
     };
-    // Whether a GPU may use another's memory is asked where there is another.
+    // Peer access is queried only if there are several GPUs.
     let gpus = super::count_of(rig.driver).expect("it was there");
     let asked = "src/device/cuda/memory.rs";
     let unmade: &[_] = match gpus {

@@ -1,4 +1,4 @@
-//! Paths of the CUDA device's own: what the crate's other devices have no part in.
+//! Fault paths that only the CUDA device has.
 
 use super::Rig;
 use super::paths::{LIMIT, Stage};
@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind, Phys};
 use crate::interop::CudaAsync;
 use crate::pool::{Pool, PoolConfig};
 
-/// A path, given the driver too.
+/// A path with access to the driver.
 pub(super) type Path = fn(&mut Stage<'_>, Rig);
 
 /// Every path by its name.
@@ -20,7 +20,7 @@ pub(super) const PATHS: &[(&str, Path)] = &[
     ("peers", peers),
 ];
 
-/// The device is opened in every way there is.
+/// Opens the device in every possible way.
 fn opening(stage: &mut Stage<'_>, rig: Rig) {
     stage.try_to(count_of(rig.driver));
     let beyond = open_on(rig.driver, Some(rig.kernels), 1000).err();
@@ -30,7 +30,7 @@ fn opening(stage: &mut Stage<'_>, rig: Rig) {
     stage.try_to(rig.open());
     let pool = stage.at_last(|device| CudaAsync::on(rig.driver, device, None));
     if let Some(_entered) = stage.try_to(pool.enter()) {
-        // In the context that is current now.
+        // In the context that is now current.
         stage.try_to(rig.open());
         if let Some(again) = stage.try_to(open_current_on(rig.driver, Some(rig.kernels))) {
             let made = stage.try_to(again.stream_create());
@@ -44,7 +44,7 @@ fn opening(stage: &mut Stage<'_>, rig: Rig) {
     stream.synchronize().expect("it works again");
 }
 
-/// Everything a device hands out is lost by its owner, and given back with the device.
+/// Objects whose owners leak them are released with the device.
 fn left_to_the_device(stage: &mut Stage<'_>, _rig: Rig) {
     let backend = stage.device.backend();
     let bytes = backend.info().granule;
@@ -61,7 +61,7 @@ fn left_to_the_device(stage: &mut Stage<'_>, _rig: Rig) {
     }
 }
 
-/// A pool is used while another library captures one of its streams.
+/// Uses a pool while another library captures one of its streams.
 fn beside_a_capture(stage: &mut Stage<'_>, _rig: Rig) {
     let pool = stage.at_last(|device| Pool::new(device, PoolConfig::default().limit(LIMIT)));
     let streams = [(); 2].map(|()| stage.at_last(Device::stream));
@@ -78,7 +78,7 @@ fn beside_a_capture(stage: &mut Stage<'_>, _rig: Rig) {
                 (stage.heal)();
             }
             if graph.is_none() && matches!(backend.stream_capturing(captured), Ok(true)) {
-                // As the other library would, since the capture goes on.
+                // Ends the capture as the other library would, since it goes on.
                 graph = backend.capture_end(captured).ok();
             }
             if let Some(graph) = graph {
@@ -99,7 +99,7 @@ fn drivers_pool(stage: &mut Stage<'_>, rig: Rig) {
     let stream = stage.at_last(Device::stream);
     let entered = stage.try_to(pool.enter());
     if let Some(block) = stage.try_to(pool.alloc(&stream, 4 << 20)) {
-        // A block that is not taken back goes with the pool.
+        // A block that could not be freed is released with the pool.
         stage.try_to(pool.free(block, &stream));
     }
     stage.try_to(pool.used_high());
@@ -107,14 +107,14 @@ fn drivers_pool(stage: &mut Stage<'_>, rig: Rig) {
     drop(entered);
 }
 
-/// Calls of the device that no pool makes.
+/// Device calls that no pool makes.
 fn copies(stage: &mut Stage<'_>, _rig: Rig) {
     let pool = stage.at_last(|device| Pool::new(device, PoolConfig::default().limit(LIMIT)));
     let stream = stage.at_last(Device::stream);
     let mut buffer = stage.at_last(|_| pool.alloc_typed::<u64>(&stream, 64));
     let backend = stage.device.backend();
     let (from, to) = (buffer.addr(), buffer.addr() + 256);
-    // It is read also where the upload fails.
+    // The buffer is read even if the upload fails.
     // SAFETY: the whole of a live buffer.
     stage.try_to(unsafe { backend.fill(from, 0, 512, stream.raw()) });
     let data: Vec<u64> = (0..64).collect();
@@ -128,7 +128,7 @@ fn copies(stage: &mut Stage<'_>, _rig: Rig) {
     }
 }
 
-/// A pool that another GPU may use too, where there is one.
+/// A pool shared with another GPU, if there is one.
 fn peers(stage: &mut Stage<'_>, rig: Rig) {
     if !matches!(count_of(rig.driver), Ok(2..)) {
         return;

@@ -1,4 +1,4 @@
-//! Who may use what the CUDA device maps.
+//! Access of other GPUs to the memory that the CUDA device maps.
 
 use super::Rig;
 use super::paths::LIMIT;
@@ -19,7 +19,7 @@ fn every_mapping_is_for_the_peers_too_after_remaps_and_where_old_ones_are_kept()
     let mut blocks: Vec<_> = (0..6)
         .map(|_| pool.alloc(&stream, piece).unwrap())
         .collect();
-    // Holes between live blocks, whose memory a large block wants at one place.
+    // A large block remaps the memory of the holes between live blocks.
     for at in [4, 2, 0] {
         drop(blocks.remove(at));
     }

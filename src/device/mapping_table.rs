@@ -1,7 +1,7 @@
 //! A backend's live objects: address ranges, physical handles and the mappings between them.
 //!
-//! Both real backends check every memory call against a ledger before they make it. So a wrong
-//! argument is the same error on both and changes nothing, and the counts are exact. The ledger
+//! Both real backends check every memory call against a mapping table before they make it. So a wrong
+//! argument is the same error on both and changes nothing, and the counts are exact. The mapping table
 //! makes no system call: a backend calls `check_…`, acts, and then calls `note_…`.
 //!
 //! Handles are numbered here, not by the driver's value: a driver may reuse the value of a released
@@ -30,7 +30,7 @@ struct Mapping {
 
 /// A backend's live objects; see the module documentation.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct MappingTable {
     granule: u64,
     ranges: BTreeMap<Addr, u64>,
     handles: HashMap<Phys, Handle>,
@@ -39,7 +39,7 @@ pub(super) struct Ledger {
     unreleased: u64,
 }
 
-impl Ledger {
+impl MappingTable {
     pub(super) fn new(granule: u64) -> Self {
         Self {
             granule,
@@ -51,7 +51,7 @@ impl Ledger {
         }
     }
 
-    /// Fills in the counts that the ledger has.
+    /// Fills in the counts that the mapping table has.
     pub(super) fn count(&self, counts: &mut HandleCounts) {
         counts.ranges = self.ranges.len() as u64;
         counts.handles = self.unreleased;
@@ -258,41 +258,41 @@ mod tests {
 
     const G: u64 = 2 << 20;
 
-    fn with_one_range() -> (Ledger, Phys) {
-        let mut ledger = Ledger::new(G);
-        ledger.note_range(8 * G, 8 * G);
-        let phys = ledger.note_create(2 * G, 77);
-        (ledger, phys)
+    fn with_one_range() -> (MappingTable, Phys) {
+        let mut table = MappingTable::new(G);
+        table.note_range(8 * G, 8 * G);
+        let phys = table.note_create(2 * G, 77);
+        (table, phys)
     }
 
     #[test]
     fn a_mapping_must_lie_in_one_range_and_touch_no_other() {
-        let (mut ledger, phys) = with_one_range();
-        assert!(ledger.check_map(7 * G, 2 * G, phys).is_err());
-        assert!(ledger.check_map(15 * G, 2 * G, phys).is_err());
-        assert!(ledger.check_map(u64::MAX - G + 1, 2 * G, phys).is_err());
-        assert!(ledger.check_map(14 * G, 2 * G, phys).is_ok());
-        ledger.note_map(10 * G, 2 * G, phys);
-        assert!(ledger.check_map(9 * G, 2 * G, phys).is_err());
-        assert!(ledger.check_map(11 * G, 2 * G, phys).is_err());
-        assert!(ledger.check_map(12 * G, 2 * G, phys).is_ok());
-        assert!(ledger.check_map(8 * G, 2 * G, phys).is_ok());
+        let (mut table, phys) = with_one_range();
+        assert!(table.check_map(7 * G, 2 * G, phys).is_err());
+        assert!(table.check_map(15 * G, 2 * G, phys).is_err());
+        assert!(table.check_map(u64::MAX - G + 1, 2 * G, phys).is_err());
+        assert!(table.check_map(14 * G, 2 * G, phys).is_ok());
+        table.note_map(10 * G, 2 * G, phys);
+        assert!(table.check_map(9 * G, 2 * G, phys).is_err());
+        assert!(table.check_map(11 * G, 2 * G, phys).is_err());
+        assert!(table.check_map(12 * G, 2 * G, phys).is_ok());
+        assert!(table.check_map(8 * G, 2 * G, phys).is_ok());
     }
 
     #[test]
     fn a_released_handle_lives_until_its_last_mapping_is_gone() {
-        let (mut ledger, phys) = with_one_range();
-        ledger.note_map(8 * G, 2 * G, phys);
-        ledger.note_map(10 * G, 2 * G, phys);
-        assert!(!ledger.note_release(phys));
-        assert!(ledger.live(phys).is_err());
-        assert!(ledger.note_unmap(8 * G).is_none());
+        let (mut table, phys) = with_one_range();
+        table.note_map(8 * G, 2 * G, phys);
+        table.note_map(10 * G, 2 * G, phys);
+        assert!(!table.note_release(phys));
+        assert!(table.live(phys).is_err());
+        assert!(table.note_unmap(8 * G).is_none());
         assert_eq!(
-            ledger.note_unmap(10 * G).map(|handle| handle.token),
+            table.note_unmap(10 * G).map(|handle| handle.token),
             Some(77)
         );
         let mut counts = HandleCounts::default();
-        ledger.count(&mut counts);
+        table.count(&mut counts);
         assert_eq!(
             counts,
             HandleCounts {

@@ -77,18 +77,18 @@ struct State<T> {
 }
 
 /// The operations of one capture; see the module documentation.
-pub(super) struct Recording<T>(Mutex<State<T>>);
+pub(super) struct EmulatedCapture<T>(Mutex<State<T>>);
 
 /// A stream that takes part in a capture.
 pub(super) struct Branch<T> {
-    recording: Arc<Recording<T>>,
+    capture: Arc<EmulatedCapture<T>>,
     number: usize,
 }
 
 impl<T> Clone for Branch<T> {
     fn clone(&self) -> Self {
         Self {
-            recording: Arc::clone(&self.recording),
+            capture: Arc::clone(&self.capture),
             number: self.number,
         }
     }
@@ -96,14 +96,14 @@ impl<T> Clone for Branch<T> {
 
 /// The work that an event recorded in a capture stands for.
 pub(super) struct CapturedMark<T> {
-    recording: Arc<Recording<T>>,
+    capture: Arc<EmulatedCapture<T>>,
     clock: Clock,
 }
 
 impl<T> Clone for CapturedMark<T> {
     fn clone(&self) -> Self {
         Self {
-            recording: Arc::clone(&self.recording),
+            capture: Arc::clone(&self.capture),
             clock: self.clock.clone(),
         }
     }
@@ -141,19 +141,19 @@ impl<T> Branch<T> {
             ended: false,
         };
         Self {
-            recording: Arc::new(Recording(Mutex::new(state))),
+            capture: Arc::new(EmulatedCapture(Mutex::new(state))),
             number: 0,
         }
     }
 
     /// Whether the capture has not ended.
     pub(super) fn is_open(&self) -> bool {
-        !lock(&self.recording.0).ended
+        !lock(&self.capture.0).ended
     }
 
     /// Records an operation.
     pub(super) fn push(&self, op: T) {
-        let mut state = lock(&self.recording.0);
+        let mut state = lock(&self.capture.0);
         state.count(self.number);
         state.ops.push(op);
     }
@@ -161,19 +161,19 @@ impl<T> Branch<T> {
     /// Returns the work so far, for an event recorded here.
     pub(super) fn mark(&self) -> CapturedMark<T> {
         CapturedMark {
-            recording: Arc::clone(&self.recording),
-            clock: lock(&self.recording.0).branches[self.number].clone(),
+            capture: Arc::clone(&self.capture),
+            clock: lock(&self.capture.0).branches[self.number].clone(),
         }
     }
 
     /// Makes the branch wait for an event recorded in a capture.
     pub(super) fn wait(&self, mark: &CapturedMark<T>) -> Result<()> {
-        if !Arc::ptr_eq(&self.recording, &mark.recording) {
+        if !Arc::ptr_eq(&self.capture, &mark.capture) {
             self.break_off();
             let words = "CUDA_ERROR_STREAM_CAPTURE_MERGE: the event is of another capture";
             return Err(refusal("event_wait", MERGE, words));
         }
-        lock(&self.recording.0).merge(self.number, &mark.clock);
+        lock(&self.capture.0).merge(self.number, &mark.clock);
         Ok(())
     }
 
@@ -187,12 +187,12 @@ impl<T> Branch<T> {
 
     /// Invalidates the capture: it was given an operation that it cannot contain.
     pub(super) fn break_off(&self) {
-        lock(&self.recording.0).broken = true;
+        lock(&self.capture.0).broken = true;
     }
 
     /// Ends the capture and returns its operations.
     pub(super) fn end(&self) -> Result<Vec<T>> {
-        let mut state = lock(&self.recording.0);
+        let mut state = lock(&self.capture.0);
         if self.number != 0 {
             let words = "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED: the capture began on another stream";
             return Err(refusal("capture_end", UNMATCHED, words));
@@ -219,7 +219,7 @@ impl<T> Branch<T> {
 impl<T> CapturedMark<T> {
     /// Lets a stream join the capture, ordered after the mark. `None` if the capture has ended.
     pub(super) fn join(&self) -> Option<Branch<T>> {
-        let mut state = lock(&self.recording.0);
+        let mut state = lock(&self.capture.0);
         if state.ended {
             return None;
         }
@@ -227,7 +227,7 @@ impl<T> CapturedMark<T> {
         let number = state.branches.len() - 1;
         state.merge(number, &self.clock);
         Some(Branch {
-            recording: Arc::clone(&self.recording),
+            capture: Arc::clone(&self.capture),
             number,
         })
     }
