@@ -242,7 +242,8 @@ impl Arena {
         self.handles += 1;
         let handle = self.handles;
         if let Some((error, given_back)) = made.unmapped {
-            // What the device has back it was not given: it has no more than when it refused to map it.
+            // A handle that the device released at once does not count as left over: the device has as
+            // much free memory as when it refused the mapping.
             if given_back {
                 self.calls.released += 1;
             } else {

@@ -6,8 +6,8 @@
 //! | scales | cuBLASLt's scaling mode | layout |
 //! |---|---|---|
 //! | [`Scales::Tensor`] | `SCALAR_32F` | one |
-//! | [`Scales::Rows`] | `OUTER_VEC_32F` | one a row |
-//! | [`Scales::Blocks`] | `VEC128_32F` | ⌈cols / 128⌉ columns of one a row, a column after the other |
+//! | [`Scales::Rows`] | `OUTER_VEC_32F` | one per row |
+//! | [`Scales::Blocks`] | `VEC128_32F` | ⌈cols / 128⌉ columns with one per row, column after column |
 //! | [`Scales::Squares`] | `BLK128x128_32F` | ⌈rows / 128⌉ rows of ⌈cols / 128⌉, each row in a multiple of 4 |
 //!
 //! A computed scale is amax / the format's largest value, in `f32`, where amax is the largest magnitude of

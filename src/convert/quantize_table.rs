@@ -106,7 +106,8 @@ fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; 
 
 /// A list of tensors that one launch quantises, any number of times.
 ///
-/// Each is quantised as by [`quantize`](fn@super::quantize) or [`mx_quantize`](super::mx_quantize), to the
+/// Each is quantised to the same bits as by [`quantize`](fn@super::quantize) or
+/// [`mx_quantize`](super::mx_quantize).
 /// bit. With [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` is rounded as if alone with the
 /// seed `seed + t`, so that tensors use different random numbers.
 ///

@@ -126,7 +126,7 @@ fn shaped<S: Element, D: Element>(
     args.src = src.view.addr();
     args.dst = dst.view.addr();
     args.count = src.cols;
-    // Rows without elements are not walked through.
+    // If rows have no elements, none is visited.
     args.rows = match src.cols {
         0 => src.rows.min(1),
         _ => src.rows,

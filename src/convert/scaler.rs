@@ -308,9 +308,10 @@ impl GradScaler {
         self.end_step(stream, None, 0, None)
     }
 
-    /// Queues the same, and moves the first number of `largest` to the second, from where on it is 0. With `most`
-    /// the scale is the largest power of two by which the sum of its two numbers, which then are 0, is at most
-    /// 2^`top`. The numbers are not negative. 1 if the sum is 0; the largest scale if it is not finite.
+    /// The same as [`GradScaler::update`]; also moves the first number of `largest` to the second and sets it to
+    /// 0. With `most`, the scale becomes the largest power of two for which the sum of the two numbers of `most`,
+    /// scaled, is at most 2^`top`; both numbers then become 0. The numbers are not negative. The scale is 1 if
+    /// the sum is 0, and the largest scale if the sum is not finite.
     pub(crate) fn end_step(
         &mut self,
         stream: &Stream,
@@ -361,7 +362,8 @@ impl GradScaler {
             backend.copy_out(to, from, count, stream.raw())
         });
         if let Err(error) = queued?.and_then(|()| event.record(stream)) {
-            // The copy may be queued, with nothing behind it that could be waited for alone.
+            // The copy may be queued without an event after it, so only a wait for the whole stream
+            // is left.
             if stream.core().synchronize_memory().is_err() {
                 std::mem::forget(bytes);
             }

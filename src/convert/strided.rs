@@ -304,17 +304,17 @@ mod tests {
         let whole = [60, 20, 5, 1];
         let (outer, rows, cols) = collapsed(&[2, 3, 4, 5], &whole, &whole);
         assert_eq!((outer, rows[0], cols), ([1, 1, 1], 1, 120));
-        // A gap behind each row of one side.
+        // A gap after each row of one side.
         let gaps = [72, 24, 6, 1];
         let all = collapsed(&[2, 3, 4, 5], &whole, &gaps);
         assert_eq!(all, ([1, 1, 1], [24, 5, 6], 5));
-        // Gaps behind planes too: a launch each.
+        // Gaps after planes too: one launch per plane.
         let all = collapsed(&[2, 3, 4, 5], &whole, &[90, 30, 6, 1]);
         assert_eq!(all, ([1, 1, 6], [4, 5, 6], 5));
-        // Dimensions changed over: runs of one element.
+        // Transposed dimensions: runs of one element.
         let all = collapsed(&[3, 4], &[1, 3], &[4, 1]);
         assert_eq!(all, ([1, 1, 3], [4, 3, 1], 1));
-        // A row that is repeated.
+        // A repeated row.
         assert_eq!(
             collapsed(&[7, 9], &[0, 1], &[9, 1]),
             ([1, 1, 1], [7, 0, 9], 9)

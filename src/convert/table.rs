@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
 use crate::seeded::seeded;
 
-/// What a table does to its tensors, if no part that it writes overlaps another one, and all are of the stream's
+/// The uses of `parts`, after a check that no written part overlaps another one and that all are on the stream's
 /// device.
 pub(super) fn uses_of<'a>(parts: Vec<Part<'a>>, stream: &Stream) -> Result<Vec<Use<'a>>> {
     let uses: Vec<Use<'a>> = parts.iter().filter_map(|part| part.used).collect();

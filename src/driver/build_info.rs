@@ -1,4 +1,4 @@
-//! How this build came by its device kernels, or why it has none.
+//! The origin of this build's device kernels, or the reason that it has none.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use std::fmt;
 /// Known when the crate is compiled; nothing is read at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernels {
-    /// The compiler and its version, such as `nvcc 13.0.88`; `None` when there are no kernels.
+    /// The compiler and its version, such as `nvcc 13.0.88`; `None` if there are no kernels.
     pub toolkit: Option<&'static str>,
-    /// What the kernels were compiled for, separated by commas: `sm_90` is machine code, and
-    /// `compute_90` is PTX, which the driver compiles for GPUs newer than all of them. Empty when
-    /// there are no kernels.
+    /// The targets of the kernels, separated by commas: `sm_90` is machine code, and `compute_90`
+    /// is PTX, which the driver compiles for GPUs newer than all of them. Empty if there are no
+    /// kernels.
     pub architectures: &'static str,
-    /// Why there are no kernels; `None` when there are.
+    /// The reason that there are no kernels; `None` if there are some.
     pub left_out: Option<&'static str>,
 }
 

@@ -1,11 +1,11 @@
-//! What a driver call returned.
+//! The result of a driver call.
 
 /// `CUDA_ERROR_NO_DEVICE`.
 pub(crate) const NO_DEVICE: i32 = 100;
-/// `CUDA_ERROR_NOT_READY`: what a query asks about is not done.
+/// `CUDA_ERROR_NOT_READY`: the queried work is not done.
 pub(crate) const NOT_READY: i32 = 600;
 
-/// What a driver call returned.
+/// The result of a driver call.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code {

@@ -1,7 +1,7 @@
-//! Driver calls that fail when a test says so, in the driver's table itself.
+//! Driver calls that fail when a test plans it, in the driver's table itself.
 //!
-//! Every method of [`Driver`](super::Driver) asks here before it calls, so that what can fail is
-//! what the table holds. Uses are noted with the place in the crate that made them.
+//! Every method of [`Driver`](super::Driver) checks the plan before its call, so every call of the
+//! table can fail. Uses are recorded with the place in the crate that made them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
@@ -28,7 +28,7 @@ impl Site {
     }
 }
 
-/// Which uses of a call fail.
+/// The uses of a call that fail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) call: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
 }
 
-/// What was used, and what is to fail.
+/// The recorded uses, and the planned failures.
 #[derive(Default)]
 pub(crate) struct Faults {
     state: Mutex<State>,
@@ -49,14 +49,14 @@ struct State {
     /// The places that used a call, in order.
     uses: BTreeMap<&'static str, Vec<Site>>,
     planned: Vec<Failure>,
-    /// Places whose call was made to fail, and how often each call was.
+    /// Places whose call was made to fail, and the number of made failures per call.
     struck: BTreeSet<Site>,
     strikes: BTreeMap<&'static str, u64>,
-    /// What the driver itself refused since the last plan.
+    /// Calls that the driver itself refused since the last plan.
     refusals: Vec<Refusal>,
 }
 
-/// A call that the driver was given and refused.
+/// A call that was made and that the driver refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Refusal {
     pub(crate) site: Site,
@@ -64,7 +64,7 @@ pub(crate) struct Refusal {
 }
 
 impl Faults {
-    /// From now on these fail, and no others; uses are counted from here.
+    /// Plans these failures and no others; uses are counted from now on.
     pub(crate) fn plan(&self, failures: &[Failure]) {
         let mut state = lock(&self.state);
         state.uses.clear();
@@ -72,7 +72,7 @@ impl Faults {
         state.planned = failures.to_vec();
     }
 
-    /// Nothing fails from now on.
+    /// Ends all planned failures.
     pub(crate) fn heal(&self) {
         lock(&self.state).planned.clear();
     }
@@ -82,7 +82,7 @@ impl Faults {
         lock(&self.state).uses.clone()
     }
 
-    /// What the driver itself refused since the last plan.
+    /// Calls that the driver itself refused since the last plan.
     pub(crate) fn refusals(&self) -> Vec<Refusal> {
         lock(&self.state).refusals.clone()
     }
@@ -92,22 +92,22 @@ impl Faults {
         lock(&self.state).struck.clone()
     }
 
-    /// How often a call was made to fail.
+    /// The number of times that a call was made to fail.
     pub(crate) fn strikes(&self, call: &'static str) -> u64 {
         lock(&self.state).strikes.get(call).copied().unwrap_or(0)
     }
 
-    /// Notes what the driver answered to a call that was made.
+    /// Records the driver's result of a call.
     #[track_caller]
     pub(super) fn answered(&self, call: &'static str, code: i32) {
-        // "Not ready" is what a query asks about.
+        // "Not ready" is a normal answer to a query.
         if code != 0 && code != NOT_READY {
             let site = Site::of(call, Location::caller());
             lock(&self.state).refusals.push(Refusal { site, code });
         }
     }
 
-    /// Notes a use of `call`, and gives the code that it fails with, if it does.
+    /// Records a use of `call`; returns the code with which it is to fail, if any.
     #[track_caller]
     pub(super) fn strike(&self, call: &'static str) -> Option<i32> {
         let site = Site::of(call, Location::caller());

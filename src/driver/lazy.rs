@@ -1,12 +1,12 @@
 //! Keeps the lazy libcuda in every program that links warpool.
 //!
 //! rustacuda's driver calls are resolved by trampolines in an archive inside warpool's rlib
-//! (`build/lazy/resolve.c`). A linker takes an object from an archive only when something asks for
-//! one of its symbols, and rustacuda's questions come after warpool's archive was searched: so
-//! warpool asks.
+//! (`build/lazy/resolve.c`). A linker takes an object from an archive only if one of its symbols is
+//! undefined at that point. rustacuda refers to the symbols only after warpool's archive was
+//! searched, so warpool refers to one itself.
 
 unsafe extern "C" {
-    /// Defined beside the trampolines: their number.
+    /// The number of trampolines; defined beside them.
     static wp_lazy_cuda_functions: u32;
 }
 

@@ -1,7 +1,7 @@
 //! The CUDA driver, resolved when first called, and the kernels' C ABI.
 //!
 //! Nothing here links against CUDA: a program that contains this crate starts on a machine without
-//! a driver, and learns so from the first call.
+//! a driver, and the first call reports that there is none.
 //!
 //! - `table`: the driver's calls, found in `libcuda.so.1` on first use;
 //! - `result`: result codes, as plain integers, and the driver's words for them;

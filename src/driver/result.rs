@@ -1,7 +1,7 @@
-//! Result codes of the driver and of kernel launches, and the words for them.
+//! Result codes of the driver and of kernel launches, and their texts.
 //!
-//! A code is an integer, never a Rust enum: a newer driver may answer with a code that this crate
-//! does not know, which must be a value like any other.
+//! A code is an integer, never a Rust enum: a newer driver may return a code that this crate does
+//! not know, which must be a value like any other.
 
 use std::ffi::{CStr, c_char};
 
@@ -22,7 +22,7 @@ impl Code {
         })
     }
 
-    /// For a query: whether it is done; "not ready" is no error.
+    /// For a query: whether the work is done; "not ready" is no error.
     pub(crate) fn ready(self, driver: &Driver) -> Result<bool> {
         if self.code == NOT_READY {
             return Ok(false);
@@ -38,16 +38,16 @@ pub(crate) fn words(driver: &Driver, code: i32) -> String {
         if ask(&raw mut text).code != 0 || text.is_null() {
             return None;
         }
-        // SAFETY: the driver answered with a C string that lives as long as the process.
+        // SAFETY: the driver returned a C string that lives as long as the process.
         Some(
             unsafe { CStr::from_ptr(text) }
                 .to_string_lossy()
                 .into_owned(),
         )
     };
-    // SAFETY: both calls write one pointer to where `ask` is given room for it.
+    // SAFETY: both calls write one pointer, to the place that they get.
     let name = text(&|out| unsafe { driver.cuGetErrorName(code, out) });
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     let description = text(&|out| unsafe { driver.cuGetErrorString(code, out) });
     match (name, description) {
         (Some(name), Some(description)) => format!("{name}: {description}"),
@@ -56,7 +56,7 @@ pub(crate) fn words(driver: &Driver, code: i32) -> String {
     }
 }
 
-/// What a kernel launch returned, a `cudaError_t`, in words.
+/// The text for the result of a kernel launch, a `cudaError_t`.
 ///
 /// From 100 up the runtime's codes are the driver's own, as are 1 to 4; the few between that a
 /// launch can return are named here, so that the runtime's own table need not be linked.

@@ -117,7 +117,7 @@ macro_rules! calls {
                 /// The driver call of this name.
                 ///
                 /// # Safety
-                /// As the driver's documentation says of the arguments.
+                /// The requirements that the driver's documentation states for the arguments.
                 #[allow(clippy::too_many_arguments, reason = "as the driver has them")]
                 #[cfg_attr(test, track_caller)]
                 pub(crate) unsafe fn $name(&self, $($arg: $type),*) -> Code {
@@ -125,7 +125,7 @@ macro_rules! calls {
                     if let Some(code) = self.faults.strike(stringify!($name)) {
                         return Code { call: stringify!($name), code };
                     }
-                    // SAFETY: the caller vouches for the arguments.
+                    // SAFETY: the caller guarantees the arguments.
                     let code = unsafe { (self.table.$name)($($arg),*) };
                     #[cfg(test)]
                     self.faults.answered(stringify!($name), code);
@@ -213,16 +213,17 @@ calls! {
 /// The driver of this machine.
 pub(crate) struct Driver {
     table: Table,
-    /// Which calls fail: none, unless a test says so.
+    /// The calls that fail: none, unless a test plans it.
     #[cfg(test)]
     pub(crate) faults: super::faults::Faults,
 }
 
 impl Driver {
-    /// The driver, opened and initialised on the first call; later calls repeat the first answer.
+    /// The driver, opened and initialised on the first call; later calls return the first result
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there is no driver, it is too old, or it has no GPU to drive.
+    /// [`Error::Unavailable`] if there is no driver, it is too old, or it has no GPU.
     pub(crate) fn get() -> Result<&'static Self> {
         static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
         DRIVER
@@ -237,7 +238,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The machine's driver, with faults of its own, not initialised. It is never given back.
+    /// The machine's driver, not initialised, with its own planned failures. It is never freed.
     #[cfg(test)]
     pub(crate) fn of_this_machine() -> Result<&'static Self> {
         Ok(Box::leak(Box::new(Self::over(Table::of_library()?))))
@@ -255,7 +256,7 @@ impl Driver {
     /// Initialises the driver.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it has no GPU, or says that it cannot be used.
+    /// [`Error::Unavailable`] if it has no GPU, or reports that it cannot be used.
     pub(crate) fn init(&self) -> Result<()> {
         // SAFETY: initialisation takes no pointers and may be repeated.
         let code = unsafe { self.cuInit(0) };
@@ -276,9 +277,9 @@ impl Driver {
 }
 
 impl Table {
-    /// The calls of the library that the machine has.
+    /// The calls of this machine's library.
     pub(super) fn of_library() -> Result<Self> {
-        // SAFETY: opening the driver runs its initialisers, which is what it is opened for.
+        // SAFETY: opening the driver runs its initialisers, which is the purpose.
         let library =
             unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
@@ -301,7 +302,7 @@ impl Table {
     }
 }
 
-/// The driver is too old to have a call.
+/// The error of a driver that is too old to have a call.
 pub(super) fn no_call(symbol: &CStr) -> Error {
     Error::Unavailable {
         missing: format!("the NVIDIA driver has no call {}", symbol.to_string_lossy()),
@@ -309,7 +310,7 @@ pub(super) fn no_call(symbol: &CStr) -> Error {
     }
 }
 
-/// The driver is there, a GPU is not.
+/// The error of a driver without a GPU.
 pub(crate) fn no_gpu() -> Error {
     Error::Unavailable {
         missing: String::from("the NVIDIA driver sees no GPU"),
@@ -319,7 +320,7 @@ pub(crate) fn no_gpu() -> Error {
     }
 }
 
-/// Why the last `dlopen` failed.
+/// The reason that the last `dlopen` failed.
 fn loader_words() -> String {
     // SAFETY: the loader's message, if there is one, is a C string until its next call on this
     // thread; it is copied before that.
@@ -342,7 +343,7 @@ mod tests {
         for &lacking in SYMBOLS {
             let found = Table::resolve(&|symbol| match symbol == lacking {
                 true => Err(no_call(symbol)),
-                // Never called: any address will do.
+                // Never called, so any address will do.
                 false => Ok(loader_words as *mut c_void),
             });
             let error = found.err().expect("a call is lacking").to_string();

@@ -1,4 +1,4 @@
-//! Buffers of page-locked host memory, and parts of them.
+//! Buffers of page-locked host memory, and views of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::pool::bounds;
 
 /// A buffer of `len` elements of `T` in page-locked host memory. See [`HostPool`](super::HostPool).
 ///
-/// The host reads it by [`HostBuf::get`] and writes it by [`HostBuf::get_mut`], which wait for the copies
-/// that they would meet. Dropped, its memory is kept until all copies are done; forgotten, it is lost.
-/// Safe to send to and use from any thread.
+/// The host reads it with [`HostBuf::get`] and writes it with [`HostBuf::get_mut`], which wait for
+/// conflicting copies. Dropping it keeps its memory until all copies are done; leaking it leaks the
+/// memory. Safe to send to and use from any thread.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -45,7 +45,7 @@ use crate::pool::bounds;
 /// ```
 pub struct HostBuf<T> {
     pub(super) pool: Arc<Inner>,
-    /// `None` for a buffer of nothing.
+    /// `None` for a buffer without bytes.
     pub(super) chunk: Option<Chunk>,
     pub(super) len: usize,
     pub(super) uses: Uses,
@@ -70,7 +70,7 @@ impl<T: Pod> HostBuf<T> {
     }
 
     pub(super) fn addr(&self) -> u64 {
-        // An address for no elements is aligned and never followed.
+        // With no elements, the address is only aligned and never dereferenced.
         self.chunk
             .map_or(align_of::<T>() as u64, |chunk| chunk.addr)
     }
@@ -83,42 +83,43 @@ impl<T: Pod> HostBuf<T> {
         }
     }
 
-    /// The elements, once copies that write them are done: waits on the host for those.
+    /// The elements. Waits on the host for copies that write them.
     ///
     /// # Errors
-    /// What the driver said of the wait.
+    /// Any error of the driver from the wait.
     pub fn get(&self) -> Result<&[T]> {
         self.uses.conflicts(self.whole(false)).wait()?;
-        // SAFETY: the chunk has the elements, initialised by the machine or an owner before, and no copy
-        // that writes them is under way. Another takes `&mut self`, so none begins while this lives.
+        // SAFETY: the chunk has the elements, initialised by the operating system or by an earlier
+        // owner, and no copy that writes them is under way. A new one needs `&mut self`, so none begins
+        // while this borrow lives.
         Ok(unsafe { std::slice::from_raw_parts(self.addr() as *const T, self.len) })
     }
 
-    /// The elements, to be written, once all copies that use them are done: waits on the host for those.
+    /// The elements, for writing. Waits on the host for all copies that use them.
     ///
     /// # Errors
-    /// What the driver said of the wait.
+    /// Any error of the driver from the wait.
     pub fn get_mut(&mut self) -> Result<&mut [T]> {
         self.uses.conflicts(self.whole(true)).wait()?;
-        // SAFETY: the chunk has the elements, initialised as above, and no copy uses them. Another
-        // borrows the buffer, so none begins while this lives.
+        // SAFETY: the chunk has the elements, initialised as in `get`, and no copy uses them. A new
+        // one borrows the buffer, so none begins while this borrow lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.addr() as *mut T, self.len) })
     }
 
-    /// Whether [`HostBuf::get_mut`] would not wait.
+    /// Whether [`HostBuf::get_mut`] would return without waiting.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn is_idle(&self) -> Result<bool> {
         self.uses
             .conflicts(self.whole(true))
             .are_done(&mut HashMap::new())
     }
 
-    /// A part of the elements, to be read by a copy.
+    /// Part of the elements, for a copy to read.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a range that is not within the buffer.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the range is not within the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<HostView<'_, T>> {
         let (from, to) = bounds(&range, self.len)?;
         Ok(HostView {
@@ -128,10 +129,10 @@ impl<T: Pod> HostBuf<T> {
         })
     }
 
-    /// A part of the elements, to be written by a copy.
+    /// Part of the elements, for a copy to write.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a range that is not within the buffer.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the range is not within the buffer.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<HostViewMut<'_, T>> {
         let (from, to) = bounds(&range, self.len)?;
         Ok(HostViewMut {
@@ -194,12 +195,12 @@ macro_rules! view {
 }
 
 view! {
-    /// Elements of a [`HostBuf`], to be read by a queued copy.
+    /// Elements of a [`HostBuf`], for a queued copy to read.
     HostView, &'a HostBuf<T>, false
 }
 
 view! {
-    /// Elements of a [`HostBuf`], to be written by a queued copy.
+    /// Elements of a [`HostBuf`], for a queued copy to write.
     HostViewMut, &'a mut HostBuf<T>, true
 }
 

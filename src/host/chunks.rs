@@ -1,14 +1,14 @@
-//! Which host memory is idle, by size: integers alone.
+//! The idle host memory, by size. Pure arithmetic.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Largest request; far above any machine, far below what would overflow.
+/// Largest request: far above the memory of any machine, and far below an overflow.
 pub(super) const MOST: u64 = 1 << 46;
 
-/// Least bytes of a chunk: as much as a copy moves at once.
+/// Smallest chunk, in bytes: what a copy moves at once.
 pub(super) const LEAST: u64 = 512;
 
-/// Bytes that small chunks are cut out of.
+/// Bytes of a page that small chunks share.
 const PAGE: u64 = 1 << 20;
 
 /// Largest chunk that shares a page.
@@ -18,13 +18,13 @@ const SHARES: u64 = PAGE / 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) addr: u64,
-    /// Its class.
+    /// The size class, in bytes.
     pub(super) bytes: u64,
-    /// Where the memory begins that the machine gave.
+    /// Start of the page that the chunk belongs to.
     page: u64,
 }
 
-/// Memory as the machine gave it, all idle.
+/// A page without chunks in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) addr: u64,
@@ -32,7 +32,7 @@ pub(super) struct Page {
     pub(super) class: u64,
 }
 
-/// Bytes that a request is rounded to.
+/// The size class of a request.
 pub(super) fn class_of(bytes: u64) -> u64 {
     let power = bytes.max(LEAST).next_power_of_two();
     if power <= SHARES {
@@ -42,17 +42,17 @@ pub(super) fn class_of(bytes: u64) -> u64 {
     }
 }
 
-/// Bytes to take from the machine for a chunk of `class`.
+/// Bytes to allocate from the driver for a chunk of `class`.
 pub(super) fn page_of(class: u64) -> u64 {
     if class <= SHARES { PAGE } else { class }
 }
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     bytes: u64,
     class: u64,
-    /// Chunks of it that are not idle.
+    /// Number of its chunks in use.
     out: u64,
 }
 
@@ -60,12 +60,12 @@ struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     pages: HashMap<u64, Kept>,
-    /// By class, the one given back last taken first: it may be in the processor's cache.
+    /// By class. The chunk returned last is taken first: it may be in the processor's cache.
     idle: BTreeMap<u64, Vec<Chunk>>,
 }
 
 impl Chunks {
-    /// Adds a page from the machine, all of it idle.
+    /// Adds a page from the driver, all of it idle.
     pub(super) fn add(&mut self, addr: u64, bytes: u64, class: u64) {
         self.pages.insert(
             addr,
@@ -85,7 +85,7 @@ impl Chunks {
         }
     }
 
-    /// An idle chunk of `class`.
+    /// Takes an idle chunk of `class`.
     pub(super) fn take(&mut self, class: u64) -> Option<Chunk> {
         let chunk = self.idle.get_mut(&class)?.pop()?;
         if let Some(page) = self.pages.get_mut(&chunk.page) {
@@ -94,7 +94,7 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// Makes a chunk idle.
+    /// Returns a chunk to the idle ones.
     pub(super) fn give(&mut self, chunk: Chunk) {
         if let Some(page) = self.pages.get_mut(&chunk.page) {
             page.out -= 1;
@@ -102,7 +102,7 @@ impl Chunks {
         self.idle.entry(chunk.bytes).or_default().push(chunk);
     }
 
-    /// Takes out all pages of which no chunk is out.
+    /// Removes and returns all pages without chunks in use.
     pub(super) fn take_idle_pages(&mut self) -> Vec<Page> {
         let mut taken = Vec::new();
         self.pages.retain(|&addr, &mut Kept { bytes, class, out }| {

@@ -1,4 +1,4 @@
-//! Copies between page-locked host memory and the device, queued; and of other memory, by way of it.
+//! Queued copies between page-locked host memory and the device, and staged copies of other memory.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ use crate::device::{Device, Stream, StreamCore, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut, same_len};
 
-/// Queues a copy that uses host memory, on `stream`, behind the copies that it meets there, and notes
-/// it.
+/// Queues a copy that uses host memory on `stream`, after the copies that conflict with it, and
+/// records it.
 fn behind(
     stream: &StreamCore,
     device: &Device,
@@ -26,18 +26,18 @@ fn behind(
     let _outside = stream.outside_capture()?;
     uses.conflicts(span).wait_on(&stream.timeline)?;
     let outcome = copy();
-    // Noted after a failure too: it may be queued all the same.
+    // Recorded after a failure too, because the copy may be queued.
     uses.note(span, &stream.timeline);
     outcome
 }
 
 impl<T: Pod> ViewMut<'_, T> {
-    /// Queues a copy of `src` into the elements, on `stream`, behind all that it must not overtake. Does
-    /// not wait: the host may write `src` again once [`HostBuf::get_mut`] gives it out.
+    /// Queues a copy of `src` into the elements on `stream`, after all conflicting work. Returns at
+    /// once; [`HostBuf::get_mut`] waits for the copy before the host writes `src` again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless both have as many elements, if the stream is under capture or of another
-    /// device than one of them; what the driver said.
+    /// [`Error::Invalid`] if the lengths differ, or if the stream is under capture or of another device
+    /// than either side; any error of the driver.
     pub fn upload_from<'h>(self, stream: &Stream, src: impl Into<HostView<'h, T>>) -> Result<()>
     where
         T: 'h,
@@ -51,8 +51,8 @@ impl<T: Pod> ViewMut<'_, T> {
                 bytes => {
                     let from = src.addr() as *const u8;
                     let backend = core.device.backend();
-                    // SAFETY: whoever made the view vouched for its range; the host memory lasts until
-                    // the copy that is noted is done, and nobody writes it until then.
+                    // SAFETY: the caller that made the view guarantees its range. The host memory
+                    // lives until the recorded copy is done, and nothing writes it until then.
                     unsafe { backend.copy_in(self.addr(), from, bytes, core.raw) }
                 }
             });
@@ -62,11 +62,11 @@ impl<T: Pod> ViewMut<'_, T> {
 }
 
 impl<T: Pod> View<'_, T> {
-    /// Queues a copy of the elements into `dst`, on `stream`, behind all that it must not overtake. Does
-    /// not wait: [`HostBuf::get`] does.
+    /// Queues a copy of the elements into `dst` on `stream`, after all conflicting work. Returns at
+    /// once; [`HostBuf::get`] waits for the copy.
     ///
     /// # Errors
-    /// As [`ViewMut::upload_from`].
+    /// See [`ViewMut::upload_from`].
     pub fn download_into<'h>(
         &self,
         stream: &Stream,
@@ -84,8 +84,8 @@ impl<T: Pod> View<'_, T> {
                 bytes => {
                     let to = dst.addr() as *mut u8;
                     let backend = core.device.backend();
-                    // SAFETY: whoever made the view vouched for its range; the host memory lasts until
-                    // the copy that is noted is done, and nobody looks at it until then.
+                    // SAFETY: the caller that made the view guarantees its range. The host memory
+                    // lives until the recorded copy is done, and nothing reads it until then.
                     unsafe { backend.copy_out(to, self.addr(), bytes, core.raw) }
                 }
             });
@@ -94,7 +94,7 @@ impl<T: Pod> View<'_, T> {
     }
 }
 
-/// Copies the oldest piece of the ring out, to the next part.
+/// Copies the oldest piece of the ring to the next part of the destination.
 fn copied_out<'a, T: Pod>(
     ring: &mut VecDeque<HostBuf<T>>,
     parts: &mut impl Iterator<Item = &'a mut [T]>,
@@ -106,11 +106,11 @@ fn copied_out<'a, T: Pod>(
 }
 
 impl HostPool {
-    /// Copies `src`, memory of any kind, into `dst` on `stream` by way of a ring of page-locked pieces.
-    /// Returns when `src` was read; the last pieces may still be on their way.
+    /// Copies `src`, which is any host memory, to `dst` on `stream` through a ring of page-locked
+    /// pieces. Returns once `src` has been read; the last pieces may still be under way.
     ///
-    /// The host waits where the bus is slower than it. A stream's copies of other memory would hold the
-    /// host until they are done, and go at a part of the bus's speed.
+    /// The host waits if it is faster than the bus. A driver's own copy of such memory would block the
+    /// host until it is done, and uses only part of the bus's bandwidth.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -126,14 +126,15 @@ impl HostPool {
     /// let mut down = vec![0.0; 1000];
     /// host.stage_out(&stream, up.view(), &mut down)?;
     /// assert_eq!(down, data);
-    /// let staging = host.alloc_waiting::<f32>(1000)?; // at the limit it waits for copies under way
+    /// let staging = host.alloc_waiting::<f32>(1000)?; // at the limit, waits for copies under way
     /// assert!(staging.is_idle()? && !staging.is_empty());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`ViewMut::upload_from`] and [`HostPool::alloc`]; pieces before the error may have been copied.
+    /// See [`ViewMut::upload_from`] and [`HostPool::alloc`]; pieces before the error may have been
+    /// copied.
     pub fn stage_in<T: Pod>(&self, stream: &Stream, dst: ViewMut<'_, T>, src: &[T]) -> Result<()> {
         same_len("src", src.len(), dst.len())?;
         Ring::new(self).upload(stream, dst, |from, part| {
@@ -142,11 +143,12 @@ impl HostPool {
         })
     }
 
-    /// Copies `src` into `dst`, memory of any kind, on `stream` by way of a ring of page-locked pieces,
-    /// and waits for the copy.
+    /// Copies `src` to `dst`, which is any host memory, on `stream` through a ring of page-locked
+    /// pieces, and waits for the copy.
     ///
     /// # Errors
-    /// As [`View::download_into`] and [`HostPool::alloc`]; pieces before the error may have been copied.
+    /// See [`View::download_into`] and [`HostPool::alloc`]; pieces before the error may have been
+    /// copied.
     pub fn stage_out<T: Pod>(
         &self,
         stream: &Stream,
@@ -162,7 +164,7 @@ impl HostPool {
             if queued < src.len() && ring.len() < RING {
                 let len = piece::<T>().min(src.len() - queued);
                 let mut buf = match self.alloc_waiting::<T>(len) {
-                    // With the pieces there are, once the oldest is copied out.
+                    // Continues with the pieces that exist, once the oldest has been copied out.
                     Err(_) if !ring.is_empty() => {
                         copied_out(&mut ring, &mut parts)?;
                         continue;

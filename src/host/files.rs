@@ -1,8 +1,8 @@
-//! Tensors of files that are larger than memory, read when they are asked for.
+//! Tensors from files that may be larger than memory, read on demand.
 //!
-//! A file is read, never mapped: a part of it goes straight into page-locked pieces and from there up. A
-//! mapping would want the same copy, since a GPU reads no pageable memory at speed, and a file that is cut
-//! short while it is mapped ends the program by a signal. Read, it is an error.
+//! A file is read, never mapped: each part is read directly into page-locked pieces and copied to the
+//! device from there. A mapping would need the same copy, since a GPU cannot read pageable memory fast.
+//! And if a mapped file is truncated, a signal ends the program; when reading, it is an error.
 
 mod header;
 #[cfg(test)]
@@ -29,35 +29,37 @@ use crate::pool::{Pool, PoolBuf, bounds};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Its name; empty for that of a raw file.
+    /// Its name; empty for a raw file.
     pub name: String,
-    /// Its format as safetensors names it, `F32` or `BF16`; of a raw file, Rust's name of the type.
+    /// Its format by the name in safetensors, such as `F32` or `BF16`; for a raw file, the Rust
+    /// type's name.
     pub dtype: &'static str,
-    /// Its dimensions, the outermost first; none for one element.
+    /// Its dimensions, the outermost first; none for a scalar.
     pub shape: Vec<usize>,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     from: u64,
-    /// The type that its elements are loaded as, and that type's name.
+    /// The type to load its elements as, and that type's name.
     element: (TypeId, &'static str),
     rows: usize,
-    /// Elements, of that type, of a row.
+    /// Number of elements of that type in a row.
     row: usize,
 }
 
-/// Tensors in a file, loaded one by one, or rows of one: the file may be larger than any memory.
+/// A file of tensors that are loaded one by one, whole or by rows. The file may be larger than any
+/// memory.
 ///
-/// Only the header is read when the file is opened. A tensor goes up by way of four page-locked pieces of
-/// up to 2 MiB, into which the file is read. Numbers are little-endian, as safetensors has them.
+/// Opening it reads only the header. A tensor is read into four page-locked pieces of up to 2 MiB in
+/// turn, and copied to the device from them. Numbers are little-endian, as in safetensors.
 ///
-/// The types to load are `bool` as `u8`, integers and floats of Rust, [`half::f16`], [`half::bf16`], the
-/// 8-bit formats of [`convert`](crate::convert), and `[f32; 2]` for `C64`. Formats of less than a byte, and
-/// those that have no type here, are loaded as `u8`; where a row of them is no whole number of bytes, the
-/// tensor is one row.
+/// Types for loading: `u8` for `bool`, Rust's integers and floats, [`half::f16`], [`half::bf16`], the 8-bit
+/// formats of [`convert`](crate::convert), and `[f32; 2]` for `C64`. Formats below one byte, and those
+/// without a type here, are loaded as `u8`. If a row of them is not a whole number of bytes, the tensor is
+/// one row.
 ///
-/// A file that is cut short after it was opened is an error when what is gone is read; one that is
-/// written to meanwhile gives old bytes or new ones. Cheap to clone, safe to use from any thread.
+/// If the file is truncated after opening, reading the missing part is an error. If it is written
+/// to meanwhile, a read returns old or new bytes. Cheap to clone, safe to use from any thread.
 ///
 /// ```
 /// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, TensorFile, TensorInfo}};
@@ -82,7 +84,7 @@ pub struct TensorInfo {
 /// assert_eq!(whole.download()?, [1, 2, 3, 4, 5, 6]);
 /// assert_eq!(second_row.download()?, [4, 5, 6]);
 ///
-/// // The next are read while these are worked on.
+/// // Reads the next rows during the work on these.
 /// let rows = (0..2).map(|at| ("w", at..at + 1));
 /// for row in file.load_ahead::<u8, _, _>(&pool, &host, 2, rows)? {
 ///     assert_eq!(row?.len(), 3);
@@ -100,19 +102,19 @@ pub struct TensorFile {
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// As the caller named it.
+    /// The path as the caller passed it.
     name: String,
     tensors: Vec<TensorInfo>,
-    /// Their places in the list, by name.
+    /// Indexes in the list, sorted by name.
     by_name: Vec<usize>,
 }
 
 /// A part of a tensor.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     from: u64,
-    /// Its elements.
+    /// Number of elements.
     len: usize,
 }
 
@@ -120,21 +122,21 @@ impl TensorFile {
     /// Opens a safetensors file, and reads and checks its header.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a header that is damaged, names an unknown format, or whose tensors
-    /// overlap, leave gaps, or do not end where the file does; [`Error::Os`] where the system cannot open
-    /// or read it.
+    /// [`Error::Malformed`] if the header is damaged or names an unknown format, or if the tensors
+    /// overlap, leave gaps, or do not end at the end of the file; [`Error::Os`] if the system cannot open
+    /// or read the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (file, name, bytes) = opened(path.as_ref())?;
         let tensors = header::read(&file, bytes).map_err(|why| why.of(&name))?;
         Ok(Self::of(file, name, tensors))
     }
 
-    /// Opens a file of bare elements: one tensor, of no name, of this shape, that begins at byte `from`.
-    /// What comes behind it is left alone.
+    /// Opens a file of raw elements as one tensor of this shape without a name, starting at byte `from`.
+    /// Bytes after the tensor are ignored.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a shape whose bytes overflow; [`Error::Malformed`] for a file that ends
-    /// before the tensor does; [`Error::Os`] where the system cannot open it.
+    /// [`Error::Invalid`] if the shape's bytes overflow; [`Error::Malformed`] if the file ends before
+    /// the tensor does; [`Error::Os`] if the system cannot open the file.
     pub fn open_raw<T: Pod>(path: impl AsRef<Path>, from: u64, shape: &[usize]) -> Result<Self> {
         let (file, name, bytes) = opened(path.as_ref())?;
         let size = size_of::<T>();
@@ -175,20 +177,20 @@ impl TensorFile {
         }
     }
 
-    /// The tensors, in the order in which they lie in the file.
+    /// The tensors, in the order of their offsets.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.inner.tensors
     }
 
-    /// Loads rows of a tensor, all by `..`, into a new buffer on `stream`: rows are counted along the first
-    /// dimension. Returns when the file was read; the last copies may still be on their way, and work on
-    /// any stream runs behind them.
+    /// Loads rows of a tensor into a new buffer on `stream`; `..` means all rows. Rows are counted along
+    /// the first dimension. Returns once the file has been read; the last copies may still be under way,
+    /// and work on any stream runs after them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name or rows that are not there, a `T` that is not the tensor's, or a
-    /// stream under capture; [`Error::Malformed`] for a file that was cut short; [`Error::Os`] where the
-    /// system cannot read it; as [`Pool::alloc_typed`] and [`HostPool::alloc_waiting`].
+    /// [`Error::Invalid`] if the name or the rows do not exist, `T` is not the tensor's type, or the
+    /// stream is under capture; [`Error::Malformed`] if the file was truncated; [`Error::Os`] if the
+    /// system cannot read it. See also [`Pool::alloc_typed`] and [`HostPool::alloc_waiting`].
     pub fn load<T: Pod>(
         &self,
         pool: &Pool,
@@ -204,11 +206,11 @@ impl TensorFile {
         Ok(buffer)
     }
 
-    /// A [`Loader`] of these parts, each a tensor's name and rows of it: up to `depth` are read ahead while
-    /// those before are worked on. What [`TensorFile::load`] says of a part comes in its place.
+    /// A [`Loader`] of these parts, each a tensor's name and rows. Up to `depth` parts are read ahead. An
+    /// error of [`TensorFile::load`] takes the place of its part.
     ///
     /// # Errors
-    /// As [`Loader::new`].
+    /// See [`Loader::new`].
     pub fn load_ahead<T: Pod + Send, N: AsRef<str>, R: RangeBounds<usize>>(
         &self,
         pool: &Pool,
@@ -249,7 +251,7 @@ impl TensorFile {
         })
     }
 
-    /// Reads the elements of a part from the one at `at` on.
+    /// Reads elements of a part, starting with the element `at`.
     fn read<T: Pod>(&self, part: Part, at: usize, piece: &mut [T]) -> Result<()> {
         let Opened { file, name, .. } = &*self.inner;
         let from = part.from + (at * size_of::<T>()) as u64;
@@ -258,7 +260,7 @@ impl TensorFile {
     }
 }
 
-/// The file, its name and its length.
+/// Opens a file; returns it with its name and its length.
 fn opened(path: &Path) -> Result<(File, String, u64)> {
     let name = path.display().to_string();
     let of_system = |error: io::Error| Error::Os {
@@ -270,7 +272,7 @@ fn opened(path: &Path) -> Result<(File, String, u64)> {
         let bytes = told.is_file().then_some(told.len());
         bytes.ok_or_else(|| header::Why::Malformed(why()).of(&name))
     };
-    // Before it is opened, which may wait for ever for who writes to a pipe.
+    // Checked before the open, which for a pipe may wait for a writer forever.
     checked(std::fs::metadata(path).map_err(of_system)?)?;
     let file = File::open(path).map_err(of_system)?;
     let bytes = checked(file.metadata().map_err(of_system)?)?;

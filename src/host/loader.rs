@@ -1,4 +1,4 @@
-//! Batches that go up beside the work on those before.
+//! Batches that are copied to the device while earlier ones are in use.
 
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
@@ -18,26 +18,26 @@ use crate::error::Error;
 use crate::pool::{Pool, PoolBuf};
 use crate::sync::Mutex;
 
-/// Most batches ahead: each has a place in a queue from the start.
+/// Largest depth: the queue allocates a slot for each batch.
 const DEEPEST: usize = 1 << 16;
 
-/// Batches on the device, filled on a stream of their own while those before are worked on.
+/// Batches on the device, filled on a separate stream while earlier batches are in use.
 ///
-/// A thread of the loader's takes data from an iterator, allocates a batch, and copies the data up by way
-/// of four page-locked pieces of up to 2 MiB. The loader is an iterator of the batches in the same order.
-/// A batch is a [`PoolBuf`]: work on any stream runs behind its copy, on the device, and dropped it is
-/// free for the batches to come, behind that work.
+/// A thread of the loader takes data from an iterator, allocates a batch, and copies the data to it
+/// through four page-locked pieces of up to 2 MiB. The loader iterates over the batches in the same
+/// order. A batch is a [`PoolBuf`]: work on any stream runs after its copy, on the device. Once dropped,
+/// its memory is reused for later batches, after that work.
 ///
-/// **Memory.** The loader has never more than `depth` batches that the application did not take: it takes
-/// no further data from the iterator until the application takes a batch. With a depth of 1 the copy of a
-/// batch may come to run behind the work on the one before; 2 lets them overlap.
+/// **Memory.** The loader holds at most `depth` batches that the application has not taken. It takes no
+/// further data from the iterator until the application takes a batch. With a depth of 1, the copy of a
+/// batch may run after the work on the one before; a depth of 2 lets them overlap.
 ///
-/// **Errors.** An error of the iterator, a panic of it ([`Error::Os`]), and what the pools or the driver
-/// say come in the place of their batch, after all batches before, and are the last that comes.
+/// **Errors.** An error or panic of the iterator (a panic as [`Error::Os`]), or an error of the pools or
+/// the driver, takes the place of its batch. It comes after all earlier batches and is the last item.
 ///
-/// **Drop.** The thread ends, and what it holds is given back: before the drop returns if the thread waits
-/// for room, else as soon as the iterator or the copy at which it is returns. The iterator is dropped on
-/// that thread.
+/// **Drop.** The thread ends and releases what it holds. If it is waiting for the application to take a
+/// batch, it does so before the drop returns; otherwise once the running call of the iterator, or the
+/// running copy, returns. The iterator is dropped on that thread.
 ///
 /// ```
 /// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, Loader}};
@@ -47,12 +47,12 @@ const DEEPEST: usize = 1 << 16;
 /// let (pool, compute) = (Pool::new(&device, PoolConfig::default())?, device.stream()?);
 /// let host = HostPool::new(&device, HostPoolConfig::default());
 ///
-/// let data = (0..10).map(|number| vec![number as f32; 1000]); // Read, decoded, shuffled: on its thread.
+/// let data = (0..10).map(|number| vec![number as f32; 1000]); // read, decode and shuffle on the loader's thread
 /// let mut sums = Vec::new();
 /// for batch in Loader::new(&pool, &host, 2, data)? {
 ///     let batch = batch?;
 ///     let mut result = pool.alloc_typed::<f32>(&compute, batch.len())?;
-///     result.view_mut().copy_from(&compute, &batch)?; // Behind the batch's copy.
+///     result.view_mut().copy_from(&compute, &batch)?; // after the batch's copy
 ///     sums.push(result);
 /// }
 /// assert_eq!(sums[9].download()?, [9.0; 1000]);
@@ -62,28 +62,29 @@ const DEEPEST: usize = 1 << 16;
 #[doc(alias = "DataLoader")]
 #[doc(alias = "prefetch")]
 pub struct Loader<T, E = Error> {
-    /// `None` once the loader is being dropped.
+    /// `None` while the loader is being dropped.
     batches: Option<Receiver<Result<PoolBuf<T>, E>>>,
-    /// `None` once it is known to have ended.
+    /// `None` once it has been joined.
     thread: Option<JoinHandle<()>>,
     turn: Arc<Mutex<Turn>>,
 }
 
-/// Where the thread is.
+/// The state of the thread.
 #[derive(Default)]
 struct Turn {
-    /// In the iterator or at a copy, and not to be waited for.
+    /// Whether it is in the iterator or in a copy, so that the drop must not wait for it.
     busy: bool,
-    /// The loader was dropped: not to become busy.
+    /// Whether the loader was dropped, so that the thread must not become busy again.
     stopped: bool,
 }
 
 impl<T: Pod + Send> Loader<T> {
-    /// Starts a loader of batches of `pool`, one of each item of `data`, up to `depth` ahead.
+    /// Starts a loader that makes one batch of `pool` from each item of `data`, up to `depth`
+    /// batches ahead.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0 or above 65,536, or pools of two devices; what the driver said
-    /// of a new stream, or the system of a new thread.
+    /// [`Error::Invalid`] if the depth is 0 or above 65,536, or the pools are of two devices; any error
+    /// of the driver from making a stream, or of the system from starting a thread.
     pub fn new<D: AsRef<[T]> + 'static>(
         pool: &Pool,
         host: &HostPool,
@@ -95,8 +96,8 @@ impl<T: Pod + Send> Loader<T> {
 }
 
 impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
-    /// As [`Loader::new`], of data that may not be there: an error of the iterator's is the loader's, as
-    /// it is, and the last item.
+    /// The same as [`Loader::new`], for data that may fail: an error of the iterator is passed on
+    /// unchanged, as the last item.
     ///
     /// ```
     /// # use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, Loader}};
@@ -117,7 +118,7 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
     /// ```
     ///
     /// # Errors
-    /// As [`Loader::new`].
+    /// See [`Loader::new`].
     pub fn try_new<D: AsRef<[T]> + 'static>(
         pool: &Pool,
         host: &HostPool,
@@ -137,8 +138,8 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
         Self::of_parts(pool, host, depth, parts)
     }
 
-    /// A loader of batches that are written where they go up from: of each its length, and what writes a
-    /// piece of it that begins at an element.
+    /// A loader of batches that are written directly into the page-locked pieces. For each batch: its
+    /// length, and a function that writes the piece starting at a given element.
     pub(super) fn of_parts<F>(
         pool: &Pool,
         host: &HostPool,
@@ -162,7 +163,7 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
             turn: Arc::default(),
         };
         let turn = Arc::clone(&worker.turn);
-        // The thread holds one batch more than are queued.
+        // In addition to those in the queue, the thread holds one batch.
         let (sender, batches) = sync_channel(depth - 1);
         let thread = std::thread::Builder::new().name(String::from("warpool-loader"));
         let thread = thread.spawn(move || worker.run(parts, &sender));
@@ -178,7 +179,7 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
     }
 }
 
-/// What the thread has.
+/// The data of the thread.
 struct Worker<T> {
     pool: Pool,
     side: Stream,
@@ -205,7 +206,7 @@ impl<T: Pod> Worker<T> {
         }
     }
 
-    /// Whether to make another batch.
+    /// Marks the thread as busy; returns false if it has to stop.
     fn begin(&self) -> bool {
         let mut turn = lock(&self.turn);
         turn.busy = !turn.stopped;
@@ -235,7 +236,7 @@ impl<T, E: From<Error>> Iterator for Loader<T, E> {
         {
             return Some(batch);
         }
-        // The thread has ended, or is about to: of itself, or by a panic of the iterator's.
+        // The thread has ended or is about to: normally, or by a panic of the iterator.
         let panic = self.thread.take()?.join().err()?;
         Some(Err(panicked("the loader's iterator", panic).into()))
     }
@@ -250,16 +251,16 @@ impl<T, E> Drop for Loader<T, E> {
             turn.stopped = true;
             turn.busy
         };
-        // Gives the batches back, and wakes the thread if it waits for room.
+        // Drops the batches, and wakes the thread if it is waiting to pass one on.
         drop(self.batches.take());
-        // The iterator may own the loader, and be dropped by the thread itself.
+        // The iterator may own the loader, and then drops it on the thread itself.
         let is_other = |it: &JoinHandle<()>| it.thread().id() != std::thread::current().id();
         let thread = self.thread.take().filter(is_other);
         if let Some(thread) = thread.filter(|_| !is_busy) {
-            // It may hold the last of a pool of host memory, which waits for copies.
+            // The thread may hold the last handle to a host pool, whose drop waits for copies.
             beside(move || {
                 if let Err(panic) = thread.join() {
-                    // That it panicked is of no interest any more.
+                    // The panic is not reported: the loader is gone.
                     let _ = panicked("the loader's iterator", panic);
                 }
             });

@@ -1,15 +1,15 @@
-//! Page-locked host memory: what a GPU copies to and from while the host goes on.
+//! Page-locked host memory, which a GPU copies while the host continues.
 //!
-//! Taking such memory from the driver costs milliseconds, so a [`HostPool`] keeps it. Its buffers are
-//! the host's own, read and written as slices, and the source and destination of copies that are only
-//! queued ([`ViewMut::upload_from`], [`View::download_into`]). A buffer knows the copies that use it:
-//! the host gets at its elements when those are done, other streams' copies run behind them, and its
-//! memory is handed out again only then.
+//! The driver takes milliseconds to allocate such memory, so a [`HostPool`] keeps it. Its buffers are
+//! read and written on the host as slices, and are sources and destinations of queued copies
+//! ([`ViewMut::upload_from`], [`View::download_into`]). A buffer records the copies that use it. The
+//! host can access its elements once they are done; conflicting copies on other streams run after
+//! them; and only then is its memory reused.
 //!
-//! Data that lies in memory of another kind goes up through a few buffers in turns,
-//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`]. A [`Loader`] does so for batch
-//! after batch, beside the work on those before, and with the feature `files` tensors of
-//! files larger than memory go up when they are asked for.
+//! Data in other host memory is copied to the device through a few buffers used in turn
+//! ([`HostPool::stage_in`]), and back the same way ([`HostPool::stage_out`]). A [`Loader`] does this for
+//! batch after batch while the application works on earlier ones. With the feature `files`, tensors are
+//! loaded from files larger than memory.
 //!
 //! [`ViewMut::upload_from`]: crate::pool::ViewMut::upload_from
 //! [`View::download_into`]: crate::pool::View::download_into
@@ -49,16 +49,17 @@ use crate::sync::Mutex;
 use chunks::{Chunk, Chunks};
 use uses::{Marks, Uses};
 
-/// How a [`HostPool`] is made.
+/// The configuration of a [`HostPool`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostPoolConfig {
-    /// Most bytes the pool may hold; `None` for as much as the machine gives.
+    /// Most bytes that the pool may hold; `None` for no limit.
     pub(crate) limit: Option<u64>,
 }
 
 impl HostPoolConfig {
-    /// Sets the most bytes the pool may hold: at least 1 MiB, the page that small buffers share.
+    /// Sets the most bytes that the pool may hold: at least 1 MiB, the page that small buffers
+    /// share.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
@@ -66,7 +67,7 @@ impl HostPoolConfig {
     }
 }
 
-/// Figures of a [`HostPool`], in bytes but where it says otherwise.
+/// Statistics of a [`HostPool`], in bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostStats {
@@ -76,22 +77,21 @@ pub struct HostStats {
     pub allocated: Counter,
     /// Memory of dropped buffers that queued copies still use.
     pub pending: u64,
-    /// Times that the driver was asked for memory.
+    /// Number of allocations from the driver.
     pub created: u64,
-    /// Times that it was given memory back.
+    /// Number of releases to the driver.
     pub released: u64,
-    /// Times that a request waited for copies to be done: see [`HostPool::alloc_waiting`].
+    /// Number of waits of requests for copies: see [`HostPool::alloc_waiting`].
     pub waits: u64,
 }
 
-/// A pool of page-locked host memory, in the order of its device's streams. Cheap to clone; all clones
-/// are the same pool.
+/// A pool of page-locked host memory in stream order. Cheap to clone; all clones are the same pool.
 ///
-/// A buffer's memory is handed out again once the copies that use it are done; nothing waits on the host
-/// unless its name says so. Requests are rounded up to a power of two, above 512 KiB to an eighth of one. Small ones share pages of
-/// 1 MiB.
+/// A buffer's memory is reused once the copies that use it are done. Only the methods that say so wait on the host.
+/// Requests are rounded up to a power of two; above 512 KiB, to an eighth of one. Small ones share pages of 1 MiB.
 ///
-/// Safe to use from any thread. The last buffer's memory goes back when that is dropped, after the pool.
+/// Safe to use from any thread. If buffers outlive the pool, the memory is released when the last one is
+/// dropped.
 ///
 /// ```
 /// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig}};
@@ -104,10 +104,10 @@ pub struct HostStats {
 /// let mut batch = host.alloc::<f32>(1024)?;
 /// batch.get_mut()?.fill(0.5);
 /// let mut on_device = pool.alloc_typed::<f32>(&stream, 1024)?;
-/// on_device.view_mut().upload_from(&stream, &batch)?; // Returns at once.
+/// on_device.view_mut().upload_from(&stream, &batch)?; // returns at once
 /// let mut back = host.alloc::<f32>(1024)?;
 /// on_device.view().download_into(&stream, &mut back)?;
-/// assert_eq!(back.get()?, [0.5; 1024]); // Waits for the copies.
+/// assert_eq!(back.get()?, [0.5; 1024]); // waits for the copies
 /// # Ok(())
 /// # }
 /// ```
@@ -116,7 +116,7 @@ pub struct HostPool {
     inner: Arc<Inner>,
 }
 
-/// Memory of a dropped buffer, and the copies that use it.
+/// Memory of a dropped buffer, and the copies that may still use it.
 struct Pending {
     chunk: Chunk,
     marks: Marks,
@@ -126,10 +126,10 @@ struct Pending {
 struct State {
     chunks: Chunks,
     pending: Vec<Pending>,
-    /// Bytes of such memory that the driver is being asked about.
+    /// Bytes of pending memory that a thread is querying the driver about.
     asked: u64,
     stats: HostStats,
-    /// Bytes that the machine is being asked for, so that two threads cannot pass the limit together.
+    /// Bytes being allocated from the driver, so that two threads cannot exceed the limit together.
     promised: u64,
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct Inner {
     device: Device,
     limit: u64,
     state: Mutex<State>,
-    /// Held while the driver is asked: memory that it is asked about is meanwhile in nobody's book.
+    /// Held while the driver is queried: the memory in question is then in no list.
     turn: Mutex<()>,
 }
 
@@ -172,21 +172,22 @@ impl HostPool {
         }
     }
 
-    /// A buffer of `len` elements, with what its memory held before, or zeros.
+    /// A buffer of `len` elements. Its contents are those of earlier buffers, or zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] beyond the limit, or where the machine has no more memory: copies under way
-    /// may still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] for a length
-    /// beyond all addresses, or a limit below the page that a small buffer needs; what the driver said.
+    /// [`Error::OutOfMemory`] at the limit, or if the machine has no more memory; copies under way may
+    /// still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] if the length
+    /// exceeds the address space, or the limit is below the page that a small buffer needs; any error of
+    /// the driver.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
         self.alloc_or(len, false)
     }
 
-    /// As [`HostPool::alloc`], and where memory is short, waits on the host for copies that use memory of
-    /// dropped buffers, the oldest first.
+    /// The same as [`HostPool::alloc`], but if memory is short, waits on the host for copies that use
+    /// memory of dropped buffers, the oldest first.
     ///
     /// # Errors
-    /// As [`HostPool::alloc`].
+    /// See [`HostPool::alloc`].
     pub fn alloc_waiting<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
         self.alloc_or(len, true)
     }
@@ -221,10 +222,11 @@ impl HostPool {
         })
     }
 
-    /// Gives idle memory back to the machine; gives its bytes. Memory that copies use is not idle.
+    /// Releases idle memory to the driver and returns its bytes. Memory that copies use is not
+    /// idle.
     ///
     /// # Errors
-    /// What the driver said; what was given back until then stays so.
+    /// Any error of the driver; memory released before it stays released.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Result<u64> {
         let _turn = lock(&self.inner.turn);
@@ -233,7 +235,7 @@ impl HostPool {
         reaped.map(|()| released)
     }
 
-    /// The pool's figures, all of one moment.
+    /// The pool's statistics, all of the same moment.
     #[must_use]
     pub fn stats(&self) -> HostStats {
         let state = lock(&self.inner.state);
@@ -251,8 +253,9 @@ impl fmt::Debug for HostPool {
 }
 
 impl Inner {
-    /// Memory for `bytes`: idle, or of copies that are done by now, or new, or what there is once idle
-    /// memory of other sizes was given back, or, where it `waits`, once copies under way are done.
+    /// Memory for `bytes` bytes. In this order: idle memory; memory whose copies are done by now; new
+    /// memory; new memory after idle memory of other sizes was released; and, if it `waits`, memory
+    /// whose copies have to be waited for.
     fn take(&self, bytes: u64, waits: bool) -> Result<Chunk> {
         let class = chunks::class_of(bytes);
         loop {
@@ -261,7 +264,8 @@ impl Inner {
             }
             let oldest = {
                 let _turn = lock(&self.turn);
-                // An error keeps the memory of the copies that it is about, and matters where there is no other.
+                // On an error, the memory of the copies in question stays pending. The error is returned only if
+                // there is no other memory.
                 let reaped = self.reap();
                 if let Some(chunk) = self.take_idle(class) {
                     return Ok(chunk);
@@ -286,15 +290,15 @@ impl Inner {
         Some(chunk)
     }
 
-    /// Takes memory for a chunk of `class` from the machine; false where there is no more, or the limit
-    /// is reached.
+    /// Allocates memory for a chunk of `class` from the driver; false if there is no more, or at the
+    /// limit.
     fn grow(&self, class: u64) -> Result<bool> {
         let bytes = chunks::page_of(class);
         {
             let mut state = lock(&self.state);
             let held = state.stats.reserved.current + state.promised;
             if held.saturating_add(bytes) > self.limit {
-                // Where nothing is held, nothing that is given back would make room.
+                // Nothing is held, so nothing can be released to make space.
                 return match held == 0 && class < bytes {
                     false => Ok(false),
                     true => Err(Error::invalid(
@@ -324,8 +328,7 @@ impl Inner {
         }
     }
 
-    /// Makes memory idle whose copies are done. Memory that the driver gives an error about stays pending, behind
-    /// all other.
+    /// Makes memory idle whose copies are done. Memory whose query failed stays pending, after all other.
     fn reap(&self) -> Result<()> {
         let all = {
             let mut state = lock(&self.state);
@@ -355,13 +358,13 @@ impl Inner {
         outcome
     }
 
-    /// What the memory is used by that was given back first and may still be in use.
+    /// The copies of the memory that was returned first and may still be in use.
     fn oldest(&self) -> Option<Marks> {
         let state = lock(&self.state);
         state.pending.first().map(|entry| entry.marks.clone())
     }
 
-    /// Gives idle memory back; gives its bytes.
+    /// Releases idle memory to the driver and returns its bytes.
     fn release_idle(&self) -> Result<u64> {
         let idle = lock(&self.state).chunks.take_idle_pages();
         let (mut released, mut outcome) = (0, Ok(()));
@@ -381,7 +384,7 @@ impl Inner {
         outcome.map(|()| released)
     }
 
-    /// Takes a buffer's memory back, for later.
+    /// Takes back the memory of a dropped buffer.
     fn give(&self, chunk: Chunk, marks: Marks) {
         let mut state = lock(&self.state);
         take(&mut state.stats.allocated, chunk.bytes);
@@ -406,7 +409,7 @@ impl Inner {
 
 impl Drop for Inner {
     /// Waits for the copies that still use the pool's memory. Memory whose copies cannot be waited for
-    /// is kept: it may be written to yet.
+    /// is leaked, because they may still write to it.
     fn drop(&mut self) {
         let state = std::mem::take(crate::sync::get_mut(&mut self.state));
         let device = self.device.clone();
@@ -422,7 +425,7 @@ impl Drop for Inner {
                 }
             }
             for page in chunks.take_idle_pages() {
-                // Nothing is lost by a failure but memory that the driver will not take.
+                // A failure leaks only memory that the driver refuses to release.
                 let _ = device.backend().host_free(page.addr, page.bytes);
             }
         });

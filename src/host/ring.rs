@@ -1,4 +1,4 @@
-//! A few page-locked pieces in turns, by way of which other data goes up.
+//! A few page-locked pieces, used in turn, through which other memory is copied to the device.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,21 @@ use crate::device::Stream;
 use crate::error::Error;
 use crate::pool::ViewMut;
 
-/// Bytes of a piece: the bus is at its full speed, and a piece fits into a processor's cache.
+/// Bytes of a piece: large enough for the bus's full bandwidth, small enough for a processor's
+/// cache.
 const PIECE: usize = 2 << 20;
 
-/// Pieces under way at once.
+/// Most pieces under way at once.
 pub(super) const RING: usize = 4;
 
-/// Elements of a piece; as many as there are where they have no bytes.
+/// Elements of a piece; no limit for elements without bytes.
 pub(super) fn piece<T>() -> usize {
     PIECE
         .checked_div(size_of::<T>())
         .map_or(usize::MAX, |len| len.max(1))
 }
 
-/// The pieces that copies may still read, the oldest first: never more than [`RING`].
+/// The pieces that copies may still read, the oldest first; at most [`RING`].
 pub(super) struct Ring<T> {
     host: HostPool,
     pieces: VecDeque<HostBuf<T>>,
@@ -36,8 +37,9 @@ impl<T: Pod> Ring<T> {
         }
     }
 
-    /// Writes `dst` on `stream`, piece by piece: `fill` is told where a piece begins, and writes it.
-    /// Returns when the last piece is queued. After an error pieces before it may have been copied.
+    /// Copies to `dst` on `stream`, piece by piece. `fill` gets the first element of a piece, and
+    /// writes the piece. Returns once the last piece is queued. After an error, earlier pieces may
+    /// have been copied.
     pub(super) fn upload<E: From<Error>>(
         &mut self,
         stream: &Stream,
@@ -58,19 +60,20 @@ impl<T: Pod> Ring<T> {
         Ok(())
     }
 
-    /// A piece of at least `len` elements: new while there may be more and is memory, else the oldest,
-    /// or another in its place.
+    /// A piece of at least `len` elements: a new one if the ring has space and the host has memory,
+    /// otherwise the oldest, or one in its place.
     fn next(&mut self, len: usize) -> Result<HostBuf<T>, Error> {
         loop {
             if self.pieces.len() < RING {
                 match self.host.alloc_waiting(len) {
-                    // Of a stream that failed, say, whose memory the pool cannot have back.
+                    // The pool may be unable to reuse its memory, for example because a stream
+                    // failed.
                     Err(_) if !self.pieces.is_empty() => {}
                     other => return other,
                 }
             }
             if let Some(mut oldest) = self.pieces.pop_front() {
-                // Waited for, so that what was dropped does not add up.
+                // Waits for its copy, so that dropped pieces do not accumulate.
                 oldest.get_mut()?;
                 if oldest.len() >= len {
                     return Ok(oldest);

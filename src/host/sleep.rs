@@ -1,4 +1,4 @@
-//! Pools that sleep: the device has their memory, the host their contents.
+//! Sleeping pools: the device takes their memory, and the host keeps their contents.
 
 use super::{HostBuf, HostPool};
 use crate::device::Stream;
@@ -6,38 +6,39 @@ use crate::error::{Error, Result};
 use crate::pool::{Copies, Pool, Ranges, View, ViewMut, Way};
 use crate::seeded::seeded;
 
-/// Bytes of one copy: host memory is made in such pieces.
+/// Bytes per copy: host memory is allocated in pieces of this size.
 const PIECE: u64 = 64 << 20;
 
-/// What becomes of the contents of memory that is put to sleep.
+/// What happens to the contents of memory that sleeps.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Contents<'h> {
-    /// They go to page-locked memory of this pool, and come back.
+    /// They are saved in page-locked memory of this pool, and restored.
     Saved(&'h HostPool),
-    /// They are lost: memory that wakes has any contents.
+    /// They are lost: after waking, the memory's contents are undefined.
     Discarded,
 }
 
-/// Bytes of a range, where they were and where they are.
+/// The saved bytes of a range: their address on the device, and their buffer.
 struct Saved {
     addr: u64,
     buf: HostBuf<u8>,
 }
 
 impl Pool {
-    /// Puts the parts of these [tags](Pool::tagged) to sleep, or, without a tag, this pool and all its
-    /// parts: their physical memory goes back to the device, for others to use, and all blocks keep their
-    /// addresses until [`Pool::wake`], growing buffers too. Gives the bytes given back; nothing happens to a part
-    /// that sleeps already.
+    /// Puts the parts with these [tags](Pool::tagged) to sleep; without a tag, this pool and all its parts. Their
+    /// physical memory is released to the device for other uses. All blocks keep their addresses until
+    /// [`Pool::wake`], growing buffers too. Returns the bytes released. A part that already sleeps is left as it
+    /// is.
     ///
-    /// The host waits for all work that streams known to the crate were given, and for the copies, beside which
-    /// the driver takes the memory down, as it makes it again beside those of [`Pool::wake`]. From
-    /// then on, until the part wakes, allocations from it, operations on its buffers, launches of graphs
-    /// that captured such, and compactions are [`Error::Invalid`]. Work that was given an address is the
-    /// caller's to keep off. A block may be dropped while it sleeps; its memory does not come back.
+    /// The host waits for all work queued on streams that the crate knows, and for the copies. The driver
+    /// unmaps memory while the copies run, and [`Pool::wake`] maps it while its copies run. Until the part
+    /// wakes, allocations from it, operations on its buffers, launches of graphs that captured them, and
+    /// compactions return [`Error::Invalid`]. The caller has to keep off work that uses memory only by address.
+    /// A block may be dropped while it sleeps; its memory is then not mapped again.
     ///
-    /// Page-locked memory takes longer to make than to fill: the host pool keeps what it had before.
+    /// Page-locked memory takes longer to allocate than to fill; a host pool keeps what it has for
+    /// the next sleep.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -63,11 +64,11 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] of a pool made without [`PoolConfig::sleeps`](crate::PoolConfig::sleeps), for a tag
-    /// that no part has, a host pool of another device, while a stream of the
-    /// device is under capture, or from code that is giving a stream work; [`Error::OutOfMemory`] where the
-    /// host pool has no room; what the driver said. The part is awake then, as before, and so are those named
-    /// behind it; those named before it sleep. If the driver will not map again what it took down, the part
+    /// [`Error::Invalid`] if the pool was made without [`PoolConfig::sleeps`](crate::PoolConfig::sleeps), no
+    /// part has the tag, the host pool is of another device, a stream of the device is under capture, or code
+    /// that is queueing work on a stream calls this; [`Error::OutOfMemory`] if the host pool has no space;
+    /// any error of the driver. The part in question then stays awake, and so do those named after it; those
+    /// named before it sleep. If the driver refuses to map memory again that it had unmapped, the part
     /// sleeps, with its contents saved.
     pub fn sleep(&self, tags: &[&str], contents: Contents<'_>) -> Result<u64> {
         if let Contents::Saved(host) = contents
@@ -85,14 +86,14 @@ impl Pool {
         })
     }
 
-    /// Wakes the parts of these tags, or, without a tag, this pool and all its parts: takes memory from the
-    /// device, maps it where it was, brings back what was saved and waits until it is there. Gives the bytes
-    /// taken from the device; nothing happens to a part that does not sleep.
+    /// Wakes the parts with these tags; without a tag, this pool and all its parts. Allocates memory from
+    /// the device, maps it at the old addresses, restores what was saved and waits for the copies. Returns
+    /// the bytes allocated. A part that does not sleep is left as it is.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a tag that no part has; [`Error::OutOfMemory`] beyond the limit, or where the
-    /// device has not so much; what the driver said. The part sleeps on, and so do those named behind it;
-    /// those named before it are awake.
+    /// [`Error::Invalid`] if no part has the tag; [`Error::OutOfMemory`] at the limit, or if the device has
+    /// too little memory; any error of the driver. The part in question then stays asleep, and so do those
+    /// named after it; those named before it are awake.
     pub fn wake(&self, tags: &[&str]) -> Result<u64> {
         let parts = self.parts(tags)?;
         parts
@@ -101,7 +102,8 @@ impl Pool {
     }
 }
 
-/// What copies these ranges to the host and back, with host memory for all of them.
+/// Allocates host memory for the ranges, and returns a function that copies them to the host and
+/// back.
 fn copies(contents: Contents<'_>, ranges: &Ranges) -> Result<Copies> {
     let mut saved = Vec::new();
     if let Contents::Saved(host) = contents {
@@ -117,7 +119,7 @@ fn copies(contents: Contents<'_>, ranges: &Ranges) -> Result<Copies> {
     }))
 }
 
-/// Queues copies of what there is of the ranges, which ascend as the pieces do.
+/// Queues copies of the saved pieces that lie in the ranges; both ascend.
 fn queue(stream: &Stream, way: Way, saved: &mut [Saved], ranges: &Ranges) -> Result<()> {
     let left_out = seeded!("last-piece-left-behind") && way == Way::ToDevice;
     let last = saved.len().saturating_sub(usize::from(left_out));
@@ -133,8 +135,8 @@ fn queue(stream: &Stream, way: Way, saved: &mut [Saved], ranges: &Ranges) -> Res
                 break;
             }
             let part = (from - piece.addr) as usize..(to - piece.addr) as usize;
-            // SAFETY: the range is of live blocks, is mapped, and nobody uses its memory meanwhile: the pool
-            // has refused operations on it and waited for those before.
+            // SAFETY: the range is mapped and belongs to live blocks. Nothing uses its memory meanwhile: the
+            // pool refuses operations on it, and has waited for earlier ones.
             let view = unsafe { ViewMut::<u8>::from_raw(from, part.len()) }?;
             match way {
                 Way::ToHost => {

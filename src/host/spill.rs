@@ -1,4 +1,4 @@
-//! Movable memory that goes to the host where the device has no room.
+//! Movable memory that is moved to the host when the device is full.
 
 use std::sync::Arc;
 
@@ -8,21 +8,22 @@ use crate::error::{Error, Result};
 use crate::movable::{Shelf, Shelved};
 use crate::pool::{Pool, View, ViewMut};
 
-/// Whether a pool's movable blocks go to the host before a request fails: see [`Pool::set_spill`].
+/// Whether a pool's movable blocks are spilled to the host before a request fails: see
+/// [`Pool::set_spill`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Spill<'h> {
-    /// They stay. What is on the host comes back when it is held.
+    /// No block is spilled. Blocks on the host come back when they are held.
     Never,
-    /// Those that cost least go to page-locked memory of this pool.
+    /// The blocks with the least cost are spilled to page-locked memory of this pool.
     Auto(&'h HostPool),
 }
 
 impl Shelf for HostPool {
     fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>> {
         let mut buf = self.alloc::<u8>(bytes as usize)?;
-        // SAFETY: the bytes are of a block that nobody holds; the stream runs behind its uses, and its memory
-        // is free behind this copy.
+        // SAFETY: the bytes belong to a block that is not held. The stream runs after its uses, and its
+        // memory is freed after this copy.
         let view = unsafe { View::<u8>::from_raw(addr, buf.len()) }?;
         view.download_into(stream, &mut buf)?;
         Ok(Box::new(buf))
@@ -32,23 +33,24 @@ impl Shelf for HostPool {
 impl Shelved for HostBuf<u8> {
     fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()> {
         let part = self.slice(..bytes as usize)?;
-        // SAFETY: the bytes are of a block that was allocated on the stream, which nobody else has yet.
+        // SAFETY: the bytes belong to a block that was allocated on the stream and is not used anywhere
+        // else yet.
         let view = unsafe { ViewMut::<u8>::from_raw(addr, bytes as usize) }?;
         view.upload_from(stream, part)
     }
 }
 
 impl Pool {
-    /// Has [movable](Pool::alloc_movable) blocks that are not held go to the host where a request, of movable
-    /// memory or not, would fail. They come back when they are held; [`prefetch`](crate::Movable::prefetch)
-    /// begins that ahead of time. So a program may have more movable memory than the device has, as long as
-    /// what is held at once fits.
+    /// Lets [movable](Pool::alloc_movable) blocks that are not held be spilled to the host when a request,
+    /// for movable memory or not, would fail. They come back when they are held;
+    /// [`prefetch`](crate::Movable::prefetch) starts that in advance. So a program may have more movable
+    /// memory than the device, as long as what it holds at once fits.
     ///
-    /// Those go that cost least, by their bytes and by how long ago they were held, and neighbours, so that
-    /// what is freed is one hole. Copies run on streams of their own, behind the blocks' uses; nobody waits on
-    /// the host but for page-locked memory to be made. While the pool has an address table or registered
-    /// pointers nothing goes. A block has another address when it comes back, and its callback is called.
-    /// What is on the host comes back while the pool has a handle.
+    /// The cost of a block depends on its bytes and on how long ago it was held. Adjacent blocks are
+    /// preferred, so that one hole becomes free. Copies run on separate streams, after the blocks' uses; the
+    /// host waits only while page-locked memory is allocated. While the pool has an address table or
+    /// registered pointers, nothing is spilled. A block comes back at another address, and its callback is
+    /// called. Blocks on the host come back as long as the pool has a handle.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -62,7 +64,7 @@ impl Pool {
     /// pool.set_spill(Spill::Auto(&host))?;
     /// let mut matrices = Vec::new();
     /// for number in 0..4 {
-    ///     let mut matrix = pool.alloc_movable::<u32>(&stream, 1 << 20)?; // 16 MiB in all
+    ///     let mut matrix = pool.alloc_movable::<u32>(&stream, 1 << 20)?; // 16 MiB together
     ///     matrix.hold_mut(&stream)?.view_mut().fill(&stream, number)?;
     ///     matrices.push(matrix);
     /// }
@@ -75,7 +77,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a host pool of another device; what the driver said.
+    /// [`Error::Invalid`] if the host pool is of another device; any error of the driver.
     pub fn set_spill(&self, spill: Spill<'_>) -> Result<()> {
         match spill {
             Spill::Never => self.spill_to(None),

@@ -43,7 +43,7 @@ impl Ground {
         self.pool.alloc_typed(&self.streams[0], len).unwrap()
     }
 
-    /// Holds a stream up until what it gives is dropped.
+    /// Blocks a stream until the returned sender is dropped.
     fn hold(&self, stream: &Stream) -> mpsc::Sender<()> {
         let (release, held) = mpsc::channel::<()>();
         let work = Box::new(move || _ = held.recv());
@@ -51,7 +51,7 @@ impl Ground {
         release
     }
 
-    /// That nothing is left once the buffers are gone and the streams are done.
+    /// Checks that nothing is left once the buffers are dropped and the streams are done.
     fn is_clean(&self) {
         for stream in &self.streams {
             stream.synchronize().unwrap();
@@ -151,7 +151,7 @@ fn the_host_waits_for_the_copies_that_it_meets_and_no_others() {
         .upload_from(&ground.streams[0], &up)
         .unwrap();
     assert!(!down.is_idle().unwrap() && !up.is_idle().unwrap());
-    // Read beside a copy that reads; this would wait for ever otherwise.
+    // A read beside a copy that also reads; it must not wait.
     assert_eq!(up.get().unwrap()[0], 100);
     let waits = std::thread::spawn(move || {
         up.get_mut().unwrap()[0] = 1;
@@ -253,12 +253,12 @@ fn a_stream_that_failed_keeps_the_memory_of_its_own_copies_alone() {
     assert!(backend.stream_sync(failing).is_err());
     drop(held);
     ground.streams[2].synchronize().unwrap();
-    // New memory, then that of the other copy.
+    // First new memory, then the memory of the copy that succeeded.
     let new = ground.host.alloc::<u8>(6 * MIB).unwrap();
     let again = ground.host.alloc::<u8>(4 * MIB).unwrap();
     assert_eq!(ground.host.stats().pending, 4 << 20);
     drop((new, again));
-    // What the driver says comes where more memory could help.
+    // The driver's error is returned if more memory could have helped.
     assert!(matches!(
         ground.host.alloc::<u8>(18 * MIB),
         Err(Error::Os { .. })
@@ -291,7 +291,7 @@ fn memory_beyond_the_limit_is_refused_until_copies_are_done() {
     drop(held);
     drop(waits.join().unwrap().unwrap());
     assert!(ground.host.stats().waits > 0 && ground.host.stats().reserved.peak <= 8 << 20);
-    // Nothing to wait for: an error, and no wait without an end.
+    // There is nothing to wait for, so this is an error and not an endless wait.
     assert!(ground.host.alloc_waiting::<u8>(9 * MIB).is_err());
     drop(kept);
     ground.is_clean();
@@ -491,7 +491,7 @@ proptest! {
 #[test]
 fn memory_that_the_machine_refuses_was_never_held() {
     let host = HostPool::new(&Device::host().unwrap(), HostPoolConfig::default());
-    // More than a process has addresses.
+    // More than the address space.
     assert!(host.alloc::<u8>(1 << 47).is_err());
     let reserved = host.stats().reserved;
     assert_eq!(
@@ -548,7 +548,8 @@ fn a_limit_that_holds_no_page_is_an_error_that_names_it() {
             assert!(matches!(refused, Err(Error::Invalid { what: "limit", .. })));
         }
     }
-    // A buffer that shares no page has room, and those who know such make do with it.
+    // A buffer that does not share a page fits, and the limit is no error for requests of that
+    // size.
     let large = ground.host.alloc::<u8>(MIB / 2 + MIB / 8).unwrap();
     let refused = ground.host.alloc::<u8>(1);
     assert!(matches!(refused, Err(Error::OutOfMemory(_))));

@@ -8,13 +8,14 @@ use crate::error::Result;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
-/// Entries from which on those that are done are taken out, each time that there are twice as many.
+/// Number of entries from which finished ones are removed, each time that the number has doubled.
 const MANY: usize = 16;
 
-/// Entries from which on those of a stream become one that reads and one that writes.
+/// Number of entries from which those of one stream are merged into one that reads and one that
+/// writes.
 const JOINED: usize = 256;
 
-/// A copy: which bytes, and whether it writes them.
+/// The bytes of a copy, and whether it writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u64,
@@ -39,7 +40,7 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct Uses(Mutex<Vec<Entry>>);
 
-/// Streams up to a tick.
+/// Ticks of streams.
 #[derive(Clone, Default)]
 pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
 
@@ -59,8 +60,8 @@ impl Marks {
         self.0.is_empty()
     }
 
-    /// Whether all is done; asks the driver where that is not known. It is not asked about a stream that
-    /// `short` says to be short of an earlier tick, by the stream's number.
+    /// Whether all ticks are done; queries the driver if that is not known. Skips the query if `short`
+    /// has an earlier tick of the stream that was not done; its keys are stream uids.
     pub(super) fn are_done(&self, short: &mut HashMap<u64, u64>) -> Result<bool> {
         for (timeline, tick) in &self.0 {
             if timeline.done() >= *tick {
@@ -77,7 +78,7 @@ impl Marks {
         Ok(true)
     }
 
-    /// Waits on the host until all is done.
+    /// Waits on the host for all ticks.
     pub(super) fn wait(&self) -> Result<()> {
         for (timeline, tick) in &self.0 {
             timeline.sync_to(*tick)?;
@@ -85,7 +86,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Makes `stream` wait on the device until all is done.
+    /// Makes `stream` wait on the device for all ticks.
     pub(super) fn wait_on(&self, stream: &Timeline) -> Result<()> {
         for (timeline, tick) in &self.0 {
             if timeline.uid != stream.uid {
@@ -97,7 +98,7 @@ impl Marks {
 }
 
 impl Uses {
-    /// What `span` has to run behind.
+    /// The copies that conflict with `span`.
     pub(super) fn conflicts(&self, span: Span) -> Marks {
         let mut marks = Marks::default();
         for entry in lock(&self.0).iter().filter(|entry| entry.span.meets(&span)) {
@@ -108,7 +109,7 @@ impl Uses {
         marks
     }
 
-    /// Everything.
+    /// All copies.
     pub(super) fn all(&self) -> Marks {
         let mut marks = Marks::default();
         for entry in lock(&self.0).iter() {
@@ -119,11 +120,11 @@ impl Uses {
         marks
     }
 
-    /// Notes a copy that `timeline`'s stream was given.
+    /// Records a copy that was queued on `timeline`'s stream.
     pub(super) fn note(&self, span: Span, timeline: &Arc<Timeline>) {
         let early = seeded!("note-of-a-copy-takes-a-later-one-back").then(|| timeline.open_tick());
         let mut entries = lock(&self.0);
-        // Under the lock, so that no note takes back a later one.
+        // Read under the lock, so that no entry replaces a later tick with an earlier one.
         let tick = early.unwrap_or_else(|| timeline.open_tick());
         if let Some(same) = entries
             .iter_mut()
@@ -145,15 +146,15 @@ impl Uses {
         });
     }
 
-    /// Takes out copies that are done, also those that nobody has asked about. Where many are left, they
-    /// become two for each stream at most, so that there is an end to them while a stream is held up.
+    /// Removes finished copies, even if nothing queries them. If many are left, merges them into at most
+    /// two per stream, so that their number stays bounded while a stream is blocked.
     fn thin(&self) {
         let noted = |entry: &Entry| Marks(vec![(Arc::clone(&entry.timeline), entry.tick)]);
         let noted: Vec<Marks> = lock(&self.0).iter().map(noted).collect();
         let mut short = HashMap::new();
         for marks in noted {
-            // Without the lock: a device may run host calls, which use the buffer. A stream that gives an
-            // error may still run its copies.
+            // Not under the lock: a device may run host calls here, which use the buffer. After an error
+            // the stream may still run its copies, so they stay.
             let _ = marks.are_done(&mut short);
         }
         let mut entries = lock(&self.0);
@@ -197,7 +198,7 @@ mod tests {
         let mut entries = lock(&uses.0);
         std::thread::scope(|scope| {
             scope.spawn(|| uses.note(span, timeline));
-            // By then it waits for the lock, while a later note is made.
+            // The thread is now waiting for the lock while a later entry is made.
             std::thread::sleep(std::time::Duration::from_millis(50));
             timeline.close_tick();
             let queued = timeline.open_tick();
@@ -220,7 +221,7 @@ mod tests {
             to: from + 1,
             writes,
         };
-        // The host never waits for either.
+        // The host waits for neither stream.
         for at in 0..5000 {
             uses.note(span(2 * at, at % 2 == 0), &idle.core().timeline);
             uses.note(span(2 * at + 1, false), &held.core().timeline);
@@ -232,7 +233,7 @@ mod tests {
             let timeline = &held.core().timeline;
             assert!(marks.0.iter().any(|(known, _)| known.uid == timeline.uid));
         }
-        // Reads hold no reader up.
+        // Reads do not conflict with a read.
         assert!(
             !uses
                 .conflicts(span(10_001, false))

@@ -14,7 +14,7 @@ const PRIMARY: usize = 0x0C0D_A000;
 const NAME: &CStr = c"a stand-in GPU";
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuInit(flags: c_uint) -> c_int {
     if flags != 0 {
         return INVALID_VALUE;
@@ -36,56 +36,56 @@ fn words(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuGetErrorName(code: c_int, text: *mut *const c_char) -> c_int {
     let Some((name, _)) = words(code) else {
         return INVALID_VALUE;
     };
-    // SAFETY: the caller gives room for one pointer.
+    // SAFETY: the caller passes space for one pointer.
     unsafe { text.write(name.as_ptr()) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuGetErrorString(code: c_int, text: *mut *const c_char) -> c_int {
     let Some((_, description)) = words(code) else {
         return INVALID_VALUE;
     };
-    // SAFETY: the caller gives room for one pointer.
+    // SAFETY: the caller passes space for one pointer.
     unsafe { text.write(description.as_ptr()) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
-    // SAFETY: the caller gives room for one integer.
+    // SAFETY: the caller passes space for one integer.
     unsafe { version.write(13_000) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
-    // SAFETY: the caller gives room for one integer.
+    // SAFETY: the caller passes space for one integer.
     unsafe { count.write(2) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceGet(device: *mut CuDevice, ordinal: c_int) -> c_int {
     if !(0..2).contains(&ordinal) {
         return INVALID_DEVICE;
     }
-    // SAFETY: the caller gives room for one integer.
+    // SAFETY: the caller passes space for one integer.
     unsafe { device.write(ordinal) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceGetName(
     name: *mut c_char,
     len: c_int,
@@ -95,23 +95,23 @@ pub(super) unsafe extern "C" fn cuDeviceGetName(
     if usize::try_from(len).unwrap_or(0) < bytes.len() {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller gives room for `len` bytes.
+    // SAFETY: the caller passes space for `len` bytes.
     unsafe { name.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceTotalMem(bytes: *mut usize, _device: CuDevice) -> c_int {
     answer(|gpu| {
-        // SAFETY: the caller gives room for one size.
+        // SAFETY: the caller passes space for one size.
         unsafe { bytes.write(gpu.host.info().total_bytes as usize) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -125,55 +125,55 @@ pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
         102 => 1,
         _ => return INVALID_VALUE,
     };
-    // SAFETY: the caller gives room for one integer.
+    // SAFETY: the caller passes space for one integer.
     unsafe { value.write(answer) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
     can: *mut c_int,
     device: CuDevice,
     peer: CuDevice,
 ) -> c_int {
-    // SAFETY: the caller gives room for one integer.
+    // SAFETY: the caller passes space for one integer.
     unsafe { can.write(c_int::from(device != peer)) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     context: *mut CuContext,
     _device: CuDevice,
 ) -> c_int {
-    // SAFETY: the caller gives room for one handle.
+    // SAFETY: the caller passes space for one handle.
     unsafe { context.write(PRIMARY as CuContext) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuCtxGetCurrent(context: *mut CuContext) -> c_int {
     let current = CONTEXTS.with_borrow(|stack| stack.last().copied().unwrap_or(0));
-    // SAFETY: the caller gives room for one handle.
+    // SAFETY: the caller passes space for one handle.
     unsafe { context.write(current as CuContext) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuCtxGetDevice(device: *mut CuDevice) -> c_int {
     in_context(|_| {
-        // SAFETY: the caller gives room for one integer.
+        // SAFETY: the caller passes space for one integer.
         unsafe { device.write(0) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuCtxPushCurrent(context: CuContext) -> c_int {
     if context as usize != PRIMARY {
         return INVALID_CONTEXT;
@@ -183,18 +183,18 @@ pub(super) unsafe extern "C" fn cuCtxPushCurrent(context: CuContext) -> c_int {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuCtxPopCurrent(context: *mut CuContext) -> c_int {
     let Some(gone) = CONTEXTS.with_borrow_mut(Vec::pop) else {
         return INVALID_CONTEXT;
     };
-    // SAFETY: the caller gives room for one handle.
+    // SAFETY: the caller passes space for one handle.
     unsafe { context.write(gone as CuContext) };
     0
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
     in_context(|gpu| {
         for end in lock(&gpu.ends).iter() {
@@ -208,23 +208,23 @@ pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuStreamGetCtx(
     stream: super::super::table::CuStream,
     context: *mut CuContext,
 ) -> c_int {
     answer(|gpu| {
         gpu.host.stream_id(RawStream(stream as u64))?;
-        // SAFETY: the caller gives room for one handle.
+        // SAFETY: the caller passes space for one handle.
         unsafe { context.write(PRIMARY as CuContext) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_int {
-    // SAFETY: the caller gives one integer, which is read and written.
+    // SAFETY: the caller passes one integer, which is read and written.
     unsafe {
         if !(0..=2).contains(&*mode) {
             return INVALID_VALUE;

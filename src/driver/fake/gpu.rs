@@ -1,4 +1,4 @@
-//! The GPU behind the fake driver, and how its calls answer.
+//! The GPU behind the fake driver, and the results of its calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -16,10 +16,10 @@ pub(super) const INVALID_VALUE: c_int = 1;
 pub(super) const INVALID_CONTEXT: c_int = 201;
 /// `CUDA_ERROR_UNKNOWN`.
 pub(super) const UNKNOWN: c_int = 999;
-/// `CUDA_ERROR_NOT_PERMITTED`: of a call that is made in a host call.
+/// `CUDA_ERROR_NOT_PERMITTED`: for a call made in a host call.
 const NOT_PERMITTED: c_int = 800;
 
-/// How long work given to a stream waits before it runs.
+/// The delay before queued work runs.
 pub(super) const LATE: Duration = Duration::from_micros(100);
 
 pub(super) struct Pool {
@@ -34,7 +34,7 @@ pub(super) struct Block {
     pub(super) pool: usize,
 }
 
-/// Pools of the driver's own and their blocks.
+/// The driver's own pools and their blocks.
 #[derive(Default)]
 pub(super) struct Pools {
     pub(super) pools: HashMap<usize, Pool>,
@@ -47,7 +47,7 @@ impl Pools {
         self.pools.len() as u64
     }
 
-    /// Takes what the blocks hold out of the counts: it is no handle of the caller's.
+    /// Subtracts the objects behind the blocks from the counts: they are no handles of the caller.
     pub(super) fn discount(&self, counts: &mut HandleCounts) {
         let blocks = self.blocks.len() as u64;
         counts.ranges -= blocks;
@@ -61,23 +61,23 @@ impl Pools {
     }
 }
 
-/// The GPU that is driven. Another is there to be its peer.
+/// The GPU that is driven. A second one exists only as its peer.
 pub(super) struct Gpu {
     pub(super) host: Arc<dyn Backend>,
     pub(super) streams: Mutex<HashSet<u64>>,
-    /// Recorded at the end of each stream that was destroyed: its work goes on.
+    /// Recorded at the end of each destroyed stream, whose work continues.
     pub(super) ends: Mutex<Vec<RawEvent>>,
-    /// Graphs that were captured, and of those which the executable ones were made of.
+    /// Captured graphs, and whether an executable graph was made of each.
     pub(super) graphs: Mutex<HashMap<u64, bool>>,
     pub(super) pools: Mutex<Pools>,
     /// The GPUs that may use each mapping, by its address.
     pub(super) access: Mutex<HashMap<u64, Vec<c_int>>>,
-    /// Page-locked host memory, with its bytes.
+    /// Page-locked host memory: bytes by address.
     pub(super) pinned: Mutex<HashMap<u64, u64>>,
 }
 
 impl Gpu {
-    /// Whether the host's memory at this address is page-locked: copies read it when they run.
+    /// Whether the host memory at this address is page-locked: copies then read it when they run.
     pub(super) fn is_pinned(&self, addr: u64) -> bool {
         let pinned = crate::sync::plain::lock(&self.pinned);
         pinned
@@ -85,8 +85,8 @@ impl Gpu {
             .any(|(from, bytes)| (*from..from + bytes).contains(&addr))
     }
 
-    /// Holds the stream up before the work that is given to it next, so that what follows a call
-    /// that failed meets that work still under way, as on a GPU.
+    /// Delays the stream before the next work, so that code after a failed call finds that work
+    /// still running, as on a GPU.
     pub(super) fn late(&self, stream: *mut std::ffi::c_void) {
         // Refused under capture, where nothing runs.
         let wait = Box::new(|| std::thread::sleep(LATE));
@@ -102,7 +102,7 @@ thread_local! {
     pub(super) static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The driver's code for what the host device said.
+/// The driver's code for a result of the host device.
 pub(super) fn code_of(outcome: Result<()>) -> c_int {
     match outcome {
         Ok(()) => 0,
@@ -112,7 +112,7 @@ pub(super) fn code_of(outcome: Result<()>) -> c_int {
     }
 }
 
-/// The GPU's answer to a call.
+/// The result of a call.
 pub(super) fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
     if is_running() {
         return NOT_PERMITTED;
@@ -121,7 +121,7 @@ pub(super) fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
     gpu.map_or(crate::driver::code::NO_DEVICE, |gpu| code_of(call(&gpu)))
 }
 
-/// The GPU's answer to a call that needs a current context.
+/// The result of a call that needs a current context.
 pub(super) fn in_context(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
     if CONTEXTS.with_borrow(Vec::is_empty) {
         return INVALID_CONTEXT;

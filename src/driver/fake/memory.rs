@@ -1,4 +1,4 @@
-//! The fake's memory: virtual memory calls, and pools of the driver's own.
+//! The fake driver's memory: virtual memory calls, and the driver's own pools.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -14,11 +14,11 @@ use crate::sync::plain::lock;
 const OUT_OF_MEMORY: c_int = 2;
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize) -> c_int {
     in_context(|gpu| {
         let bytes = gpu.host.free_bytes()?;
-        // SAFETY: the caller gives room for two sizes.
+        // SAFETY: the caller passes space for two sizes.
         unsafe {
             free.write(bytes as usize);
             total.write(gpu.host.info().total_bytes as usize);
@@ -27,7 +27,7 @@ pub(super) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize
     })
 }
 
-/// Whether memory is asked for on the GPU.
+/// Whether the memory is requested on this GPU.
 fn is_ours(device: CuDevice) -> Result<()> {
     if device == 0 {
         Ok(())
@@ -37,14 +37,14 @@ fn is_ours(device: CuDevice) -> Result<()> {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
     bytes: *mut usize,
     prop: *const CuMemAllocationProp,
     _option: c_int,
 ) -> c_int {
     answer(|gpu| {
-        // SAFETY: the caller gives one property, and room for one size.
+        // SAFETY: the caller passes one property, and room for one size.
         unsafe {
             is_ours((*prop).location.id)?;
             bytes.write(gpu.host.info().granule as usize);
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemAddressReserve(
     addr: *mut u64,
     bytes: usize,
@@ -64,20 +64,20 @@ pub(super) unsafe extern "C" fn cuMemAddressReserve(
 ) -> c_int {
     answer(|gpu| {
         let place = gpu.host.reserve(bytes as u64)?;
-        // SAFETY: the caller gives room for one address.
+        // SAFETY: the caller passes space for one address.
         unsafe { addr.write(place) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemAddressFree(addr: u64, bytes: usize) -> c_int {
     answer(|gpu| gpu.host.unreserve(addr, bytes as u64))
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemHostAlloc(
     addr: *mut *mut c_void,
     bytes: usize,
@@ -86,14 +86,14 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
     in_context(|gpu| {
         let memory = gpu.host.host_alloc(bytes as u64)?;
         lock(&gpu.pinned).insert(memory, bytes as u64);
-        // SAFETY: the caller gives room for one address.
+        // SAFETY: the caller passes space for one address.
         unsafe { addr.write(memory as *mut c_void) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemFreeHost(addr: *mut c_void) -> c_int {
     in_context(|gpu| {
         let bytes = lock(&gpu.pinned).remove(&(addr as u64));
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn cuMemFreeHost(addr: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemCreate(
     handle: *mut u64,
     bytes: usize,
@@ -111,23 +111,23 @@ pub(super) unsafe extern "C" fn cuMemCreate(
     _flags: u64,
 ) -> c_int {
     answer(|gpu| {
-        // SAFETY: the caller gives one property.
+        // SAFETY: the caller passes one property.
         is_ours(unsafe { (*prop).location.id })?;
         let phys = gpu.host.create(bytes as u64)?;
-        // SAFETY: the caller gives room for one handle.
+        // SAFETY: the caller passes space for one handle.
         unsafe { handle.write(phys.0) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemRelease(handle: u64) -> c_int {
     answer(|gpu| gpu.host.release(Phys(handle)))
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemMap(
     addr: u64,
     bytes: usize,
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn cuMemMap(
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemSetAccess(
     addr: u64,
     _bytes: usize,
@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn cuMemSetAccess(
     if count == 0 {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller gives `count` descriptors.
+    // SAFETY: the caller passes `count` descriptors.
     let descs = unsafe { std::slice::from_raw_parts(desc, count) };
     let all = descs.iter().map(|desc| desc.location.id);
     answer(|gpu| {
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn cuMemSetAccess(
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemUnmap(addr: u64, bytes: usize) -> c_int {
     answer(|gpu| {
         gpu.host.unmap(addr, bytes as u64)?;
@@ -173,14 +173,14 @@ pub(super) unsafe extern "C" fn cuMemUnmap(addr: u64, bytes: usize) -> c_int {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemPoolCreate(
     pool: *mut CuMemPool,
     props: *const CuMemPoolProps,
 ) -> c_int {
     in_context(|gpu| {
         let mut pools = lock(&gpu.pools);
-        // SAFETY: the caller gives one structure of properties.
+        // SAFETY: the caller passes one structure of properties.
         let limit = match unsafe { (*props).max_bytes } as u64 {
             0 => u64::MAX,
             limit => limit,
@@ -195,14 +195,14 @@ pub(super) unsafe extern "C" fn cuMemPoolCreate(
                 high: 0,
             },
         );
-        // SAFETY: the caller gives room for one handle.
+        // SAFETY: the caller passes space for one handle.
         unsafe { pool.write(made as CuMemPool) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: CuMemPool) -> c_int {
     answer(|gpu| {
         let mut pools = lock(&gpu.pools);
@@ -213,7 +213,7 @@ pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: CuMemPool) -> c_int {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemPoolSetAttribute(
     pool: CuMemPool,
     _attribute: c_int,
@@ -223,7 +223,7 @@ pub(super) unsafe extern "C" fn cuMemPoolSetAttribute(
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemPoolGetAttribute(
     pool: CuMemPool,
     _attribute: c_int,
@@ -231,7 +231,7 @@ pub(super) unsafe extern "C" fn cuMemPoolGetAttribute(
 ) -> c_int {
     answer(|gpu| {
         let high = lock(&gpu.pools).live(pool)?.high;
-        // SAFETY: the caller gives room for the attribute, a 64-bit number.
+        // SAFETY: the caller passes space for the attribute, a 64-bit number.
         unsafe { value.cast::<u64>().write(high) };
         Ok(())
     })
@@ -259,7 +259,7 @@ fn take(gpu: &Gpu, bytes: u64, pool: CuMemPool) -> Result<Addr> {
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     addr: *mut u64,
     bytes: usize,
@@ -269,14 +269,14 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     answer(|gpu| {
         gpu.host.stream_id(RawStream(stream as u64))?;
         let taken = take(gpu, bytes as u64, pool)?;
-        // SAFETY: the caller gives room for one address.
+        // SAFETY: the caller passes space for one address.
         unsafe { addr.write(taken) };
         Ok(())
     })
 }
 
 /// # Safety
-/// The driver's own.
+/// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemFreeAsync(addr: u64, stream: CuStream) -> c_int {
     answer(|gpu| {
         gpu.host.stream_sync(RawStream(stream as u64))?;

@@ -1,8 +1,8 @@
 //! A driver without a GPU: every call of the table over the host device.
 //!
-//! Streams are threads, memory is mapped and unmapped, events and captures work; calls that need a
-//! current context refuse without one, and what was handed out is counted. The table has one
-//! function a call, so that a call that is left out does not compile.
+//! Streams are threads; memory, mappings, events and captures work. Calls that need a current
+//! context fail without one, and objects that the driver returns are counted. The table has one
+//! function per call, so a missing call does not compile.
 
 #![allow(non_snake_case, reason = "calls keep the driver's own names")]
 
@@ -26,20 +26,20 @@ pub(crate) struct Machine {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What the driver has handed out and not taken back.
+/// Objects that the driver returned and that were not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) counts: HandleCounts,
     /// Graphs that were captured and not destroyed.
     pub(crate) graphs: u64,
-    /// Pools of the driver's own.
+    /// The driver's own pools.
     pub(crate) pools: u64,
     /// Contexts pushed on this thread.
     pub(crate) contexts: u64,
 }
 
 impl Machine {
-    /// A GPU of so many bytes is plugged in.
+    /// A machine with a GPU of `bytes` bytes.
     pub(crate) fn with_gpu(bytes: u64) -> Result<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = lock(&ALONE);
@@ -58,17 +58,17 @@ impl Machine {
         Ok(Self { gpu, _alone: alone })
     }
 
-    /// A driver of this machine, not initialised. It is never given back, as a driver is not.
+    /// A driver of this machine, not initialised. It is never freed, like a real one.
     pub(crate) fn driver(&self) -> &'static Driver {
         Box::leak(Box::new(Driver::over(table())))
     }
 
-    /// The GPUs that may use each mapping that stands.
+    /// The GPUs that may use each existing mapping.
     pub(crate) fn access(&self) -> Vec<Vec<c_int>> {
         lock(&self.gpu.access).values().cloned().collect()
     }
 
-    /// What is handed out now.
+    /// The objects not released yet.
     pub(crate) fn left(&self) -> Left {
         let mut counts = self.gpu.host.counts();
         counts.events -= lock(&self.gpu.ends).len() as u64;
@@ -89,14 +89,14 @@ impl Drop for Machine {
     }
 }
 
-/// Runs the crate's kernels, their host builds, on a stream of the fake.
+/// Runs the host builds of the crate's kernels on a stream of the fake driver.
 ///
 /// # Safety
-/// As for [`Backend::launch`].
+/// The same as for [`Backend::launch`].
 pub(crate) unsafe fn run_kernel(launch: &Launch, stream: *mut std::ffi::c_void) -> c_int {
     answer(|gpu| {
         gpu.late(stream);
-        // SAFETY: the caller vouches for the ranges.
+        // SAFETY: the caller guarantees the ranges.
         unsafe { gpu.host.launch(launch, RawStream(stream as u64)) }
     })
 }

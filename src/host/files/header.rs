@@ -1,5 +1,5 @@
-//! The header of a safetensors file: its length in 8 bytes, then JSON that gives of each tensor its format,
-//! shape and place behind the header. <https://github.com/huggingface/safetensors#format>
+//! The header of a safetensors file: its length in 8 bytes, then JSON with the format, shape and place of
+//! each tensor. <https://github.com/huggingface/safetensors#format>
 
 use std::any::{TypeId, type_name};
 use std::collections::BTreeMap;
@@ -24,20 +24,21 @@ const LONGEST: u64 = 100_000_000;
 /// Most dimensions of a tensor.
 const DIMENSIONS: usize = 1000;
 
-/// Bytes at the begin and at the end of what is told of a header: its words may be any, and as long as it.
+/// Bytes quoted from the start and the end of an error text, which may contain words of the header, and be
+/// as long.
 const QUOTED: usize = 200;
 
 /// Bytes of the header's length.
 const LENGTH: u64 = 8;
 
-/// Why a file cannot be read.
+/// The reason that a file cannot be read.
 pub(super) enum Why {
     Malformed(String),
     System(io::Error),
 }
 
 impl Why {
-    /// The error about the file of this name.
+    /// The error for the file with this name.
     pub(super) fn of(self, name: &str) -> Error {
         match self {
             Self::Malformed(why) => Error::Malformed {
@@ -123,7 +124,7 @@ fn format(name: &str) -> Option<Format> {
     }
 }
 
-/// The tensors of a file of `bytes`, as they lie in it.
+/// The tensors of a file of `bytes` bytes, by offset.
 pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<TensorInfo>, Why> {
     let mut length = [0; LENGTH as usize];
     file.read_exact_at(&mut length, 0)?;
@@ -143,7 +144,7 @@ pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<TensorInfo>, Why> {
     tensors(told, bytes - LENGTH - length, LENGTH + length)
 }
 
-/// The tensors that a header tells of, which have to fill the `bytes` behind it, from `data` on.
+/// The tensors of a header. They have to fill the `bytes` after it, which start at `data`.
 fn tensors(told: Header, bytes: u64, data: u64) -> Result<Vec<TensorInfo>, Why> {
     let mut tensors: Vec<TensorInfo> = told.0.into_values().collect();
     tensors.sort_by_key(|tensor| (tensor.from, tensor.bytes));
@@ -163,7 +164,7 @@ fn tensors(told: Header, bytes: u64, data: u64) -> Result<Vec<TensorInfo>, Why> 
         end = from
             .checked_add(tensor.bytes)
             .ok_or_else(|| format!("tensor {name:?} overflows"))?;
-        // Within the file, as is checked below.
+        // Cannot exceed the file: its end is checked below.
         tensor.from = from.saturating_add(data);
     }
     if end != bytes {
@@ -172,8 +173,8 @@ fn tensors(told: Header, bytes: u64, data: u64) -> Result<Vec<TensorInfo>, Why> 
     Ok(tensors)
 }
 
-/// What a header says: its tensors by name. It is read without a tree of its values, which would take many
-/// times its bytes.
+/// The tensors of a header by name. Parsed without a tree of JSON values, which would take many times the
+/// header's bytes.
 struct Header(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for Header {
@@ -205,7 +206,7 @@ impl<'de> Visitor<'de> for Header {
     }
 }
 
-/// The tensor of this name.
+/// Parses the tensor of this name.
 struct Tensor<'n>(&'n str);
 
 impl<'de> DeserializeSeed<'de> for Tensor<'_> {
@@ -245,7 +246,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
     }
 }
 
-/// A row of numbers.
+/// An array of numbers.
 struct Row(Vec<usize>);
 
 impl<'de> Deserialize<'de> for Row {
@@ -272,7 +273,7 @@ impl<'de> Visitor<'de> for Row {
     }
 }
 
-/// Words that are checked to be such, and not kept.
+/// Strings that are checked and not kept.
 struct Words;
 
 impl<'de> Deserialize<'de> for Words {
@@ -294,7 +295,7 @@ impl<'de> Visitor<'de> for Words {
     }
 }
 
-/// The tensor that a header says this of, or what is wrong with it.
+/// Makes a tensor from its fields in the header, or returns what is wrong with them.
 fn tensor(
     name: &str,
     dtype: &str,
@@ -335,7 +336,7 @@ fn tensor(
     })
 }
 
-/// Whole bytes of a tensor; none where they overflow, or are no whole ones.
+/// Bytes of a tensor; `None` if they overflow or are not whole.
 pub(super) fn extent(shape: &[usize], bits: u64) -> Option<u64> {
     let mut sizes = shape.iter().map(|&size| size as u64);
     let elements = sizes.try_fold(1_u64, u64::checked_mul)?;
@@ -343,12 +344,12 @@ pub(super) fn extent(shape: &[usize], bits: u64) -> Option<u64> {
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
-/// Rows of a shape whose elements do not overflow, and elements of a row.
+/// Number of rows, and elements per row, of a shape whose elements do not overflow.
 pub(super) fn rows(shape: &[usize]) -> (usize, usize) {
     let Some((&rows, inner)) = shape.split_first() else {
         return (1, 1);
     };
-    // The product with no rows may overflow: no row is ever asked for then.
+    // The product may overflow only if there are no rows; then it is never used.
     (
         rows,
         inner

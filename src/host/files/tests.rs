@@ -413,7 +413,7 @@ fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
     assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
 }
 
-/// What the test below starts again as a process of its own, whose memory it asks for.
+/// Run by the test below in a process of its own, whose peak memory it checks.
 #[test]
 #[ignore = "a program for another test"]
 fn a_header_of_numbers_is_read() {

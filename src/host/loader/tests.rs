@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::host::HostPoolConfig;
 use crate::pool::PoolConfig;
 
-/// Long enough for a thread that goes on to be seen to.
+/// Long enough to see that a thread continues.
 const A_WHILE: Duration = Duration::from_millis(60);
 
 struct Ground {
@@ -30,7 +30,7 @@ fn ground() -> Ground {
     on(PoolConfig::default())
 }
 
-/// Waits until something is so, and no longer than any machine needs.
+/// Waits for a condition, at most 20 s.
 fn comes(what: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !what() && begun.elapsed() < Duration::from_secs(20) {
@@ -48,7 +48,7 @@ impl Ground {
         Loader::new(&self.pool, &self.host, depth, data).unwrap()
     }
 
-    /// That nothing is live, soon, and all of it goes back.
+    /// Checks that soon no block is live and all host memory can be released.
     fn is_clean(&self) {
         assert!(comes(|| self.pool.stats().allocated.current == 0));
         assert!(comes(|| {
@@ -72,7 +72,7 @@ fn numbers(of: u32, len: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Batches as they are sent for; holds a count of itself.
+/// An iterator over what its channel receives. Owns a clone of a counter.
 struct Counted(
     mpsc::Receiver<()>,
     #[expect(dead_code, reason = "held")] Arc<()>,
@@ -196,7 +196,8 @@ fn no_more_than_depth_batches_are_made_that_nobody_took() {
 
 #[test]
 fn page_locked_memory_is_bounded_while_the_device_is_far_behind() {
-    // Memory that is still used is waited for, on the device, rather than other memory mapped.
+    // With no bytes for overlap, the pool waits for memory in use, on the device, instead of
+    // mapping more.
     let ground = on(PoolConfig::default().overlap_bytes(0));
     let compute = ground.device.stream().unwrap();
     let (release, held) = mpsc::channel::<()>();
@@ -217,7 +218,7 @@ fn page_locked_memory_is_bounded_while_the_device_is_far_behind() {
         copy.view_mut().copy_from(&compute, &batch).unwrap();
         copies.push(copy);
     };
-    // Dropped behind work that is held up, so that all copies up after it are too.
+    // Dropped with its last use blocked, so that all copies to reused memory are blocked too.
     copy(first);
     let done = std::thread::scope(|scope| {
         let rest = scope.spawn(|| loader.by_ref().map(|batch| copy(batch.unwrap())).count());
@@ -243,7 +244,8 @@ fn page_locked_memory_is_bounded_while_the_device_is_far_behind() {
 fn work_on_another_stream_runs_behind_the_copy_of_its_batch() {
     let ground = ground();
     let compute = ground.device.stream().unwrap();
-    // Memory that the batches had before would make the copies out of them wait for the loader's stream.
+    // Allocated first: in memory that batches used before, the copies out of them would wait for the
+    // loader's stream anyway.
     let result = |_| ground.pool.alloc_zeroed::<u32>(&compute, 5000).unwrap();
     let mut results: Vec<_> = (0..12).map(result).collect();
     let (sender, data) = mpsc::channel();
@@ -254,7 +256,7 @@ fn work_on_another_stream_runs_behind_the_copy_of_its_batch() {
         first.home().raw
     };
     for (of, result) in (0..).zip(&mut results) {
-        // The loader's stream is late with every batch.
+        // Delays the loader's stream before every batch.
         let late = Box::new(|| std::thread::sleep(Duration::from_millis(10)));
         ground.device.backend().host_call(side, late).unwrap();
         sender.send(numbers(of, 5000)).unwrap();
@@ -289,7 +291,7 @@ fn dropped_while_it_waits_for_room_the_loader_leaves_nothing_behind() {
             || !lock(&loader.turn).busy && ground.pool.stats().blocks.current == 2
         ));
         drop(loader);
-        // At once, not soon.
+        // Immediately, without waiting.
         assert_eq!(
             (
                 Arc::strong_count(&alive),
@@ -313,13 +315,13 @@ fn dropped_while_the_iterator_waits_for_ever_the_loader_does_not_wait() {
     ));
     drop(loader);
     assert_eq!(Arc::strong_count(&alive), 2);
-    // What the iterator gives after that makes no batch, and ends the thread.
+    // The next item makes no batch, and the thread ends.
     sender.send(()).unwrap();
     assert!(comes(|| Arc::strong_count(&alive) == 1));
     ground.is_clean();
 }
 
-/// Ends with an error; owns its loader, and says whether its drop panicked.
+/// Ends with an error. Owns its loader, and reports whether the loader's drop panicked.
 struct Owner {
     loader: Arc<Mutex<Option<Loader<u32>>>>,
     begin: mpsc::Receiver<()>,
