@@ -1,8 +1,7 @@
 //! Best fit over free extents: finds the smallest hole that is large enough in a few instructions.
 //!
 //! Sizes are multiples of [`UNIT`]. Below [`OWN`] units each size has its own bin, and a bitmap finds the first bin
-//! that is not empty: an exact best fit without a search. A bin is a list through the extent table, newest hole
-//! first.
+//! that is not empty: an exact best fit without a search. A bin is a list through the extent table, newest first.
 //!
 //! Larger holes are few. Sizes that differ by less than a 128th share a bin, which has one hole; an ordered set has
 //! the others, so that many holes of one size cost one search of the set. Among equal sizes the lowest address is
@@ -26,7 +25,6 @@ const OWN: usize = 1 << POWER;
 const POWER: u32 = 12;
 const SHARED: usize = 128;
 
-/// The bin of holes of `bytes`.
 #[inline(always)]
 fn bin_of(bytes: u64) -> usize {
     let units = (bytes / UNIT) as usize;

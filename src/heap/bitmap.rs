@@ -43,8 +43,7 @@ impl Bitmap {
         self.words[word / 64] &= !(u64::from(bits == 0) << (word % 64));
     }
 
-    /// The first bit set from `from` on, which is below [`MOST`]. Reads both words where it may be: a mispredicted
-    /// branch costs more.
+    /// The first bit set from `from` on, which is below [`MOST`]. Reads both words where it may be, without a branch.
     #[inline(always)]
     pub(crate) fn next(&self, from: usize) -> Option<usize> {
         debug_assert!(from < MOST);

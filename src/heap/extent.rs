@@ -16,7 +16,6 @@ pub(crate) const NIL: Id = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// A spare record.
     Unused,
     Allocated,
     Free,
@@ -27,7 +26,6 @@ pub(crate) enum State {
     Reserved,
 }
 
-/// One extent: 64 bytes, one cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {

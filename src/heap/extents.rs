@@ -11,8 +11,7 @@
 //! - **stale**, *retiring*: the memory is mapped elsewhere by now, and the old mapping stays for queued work that
 //!   may use it. It becomes a gap once its tick is done.
 //!
-//! Gaps and stale extents start and end at multiples of the granule; blocks and holes at multiples of
-//! [`UNIT`](crate::heap::bins::UNIT).
+//! Gaps and stale extents lie on multiples of the granule; blocks and holes of [`UNIT`](crate::heap::bins::UNIT).
 //!
 //! # One history a hole
 //!
@@ -38,19 +37,16 @@ pub(crate) struct Extents {
     table: Vec<Extent>,
     /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,
-    /// Holes by slot.
     indexes: Vec<Bins>,
     gaps: BTreeMap<u64, Id>,
     first: Id,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
-    /// Holes filed and taken out so far.
     changes: u64,
     taken: u64,
 }
 
 impl Extents {
-    /// One gap of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
         let gap = Extent {
             bytes,
@@ -81,7 +77,6 @@ impl Extents {
         self.get_mut(id).movable = movable;
     }
 
-    /// Adds an index for one more stream and returns its slot.
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
         self.indexes.push(Default::default());
         (self.indexes.len() - 1) as StreamIndex
@@ -91,7 +86,6 @@ impl Extents {
         self.indexes.len() as StreamIndex
     }
 
-    /// The smallest hole of `slot` of at least `bytes`.
     #[inline(always)]
     pub(crate) fn best(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
         self.indexes[slot as usize].best(&self.table, bytes)
@@ -167,14 +161,6 @@ impl Extents {
     }
 
     #[inline(always)]
-    fn new_record(&mut self) -> Id {
-        self.spare.pop().unwrap_or_else(|| {
-            self.table.push(Extent::BLANK);
-            (self.table.len() - 1) as Id
-        })
-    }
-
-    #[inline(always)]
     fn drop_record(&mut self, id: Id) {
         self.get_mut(id).state = State::Unused;
         self.spare.push(id);
@@ -205,7 +191,10 @@ impl Extents {
             start, bytes, next, ..
         } = *self.get(id);
         debug_assert!(start < at && at < start + bytes);
-        let upper_id = self.new_record();
+        let upper_id = self.spare.pop().unwrap_or_else(|| {
+            self.table.push(Extent::BLANK);
+            (self.table.len() - 1) as Id
+        });
         // Field by field, as in `give`: a record that is copied whole is loaded before its stores are done.
         let lower = self.get_mut(id);
         let Extent { tick, slot, .. } = *lower;
@@ -314,8 +303,7 @@ impl Extents {
         at
     }
 
-    /// Merges the hole `id` with the holes above it, while they are of one slot or `covered` says that both are done,
-    /// so that either history holds for both.
+    /// Merges the hole `id` with the holes above it, while they are of one slot or `covered` says that both are done.
     pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
         loop {
             let extent = *self.get(id);

@@ -64,14 +64,12 @@ impl Placement {
         self.bytes - end.saturating_sub(start)
     }
 
-    /// Whether the window and [`start`, `end`) share a byte.
     pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
         start < self.end() && end > self.start
     }
 }
 
-/// Walks the `usable` holes beside `gap` in the direction of `next` until they have `enough` bytes. Returns the last
-/// hole and their bytes.
+/// The last of the `usable` holes beside `gap`, on the side of `next`, that have `enough` bytes; and their bytes.
 fn holes_beside(
     extents: &Extents,
     gap: Id,

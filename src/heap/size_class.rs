@@ -30,7 +30,6 @@ pub(crate) const fn is_slot(bytes: u64) -> bool {
     !bytes.is_multiple_of(UNIT)
 }
 
-/// Distance of classes around `bytes`.
 const fn spacing(bytes: u64) -> u64 {
     match bytes {
         0..=512 => STEP,

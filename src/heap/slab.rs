@@ -1,15 +1,13 @@
 //! Slabs: blocks cut into slots of one size, for small requests.
 //!
 //! A slab is a live block of the pool: it is not moved, and its handle is not mapped elsewhere. Stream caches hold
-//! free slots like free blocks. A slot that a cache gives up comes back here with its own epoch, and is taken by the
-//! same rules as a hole.
+//! free slots like free blocks. A slot that a cache gives up comes back here with its own epoch, like a hole.
 //!
 //! # Where slots come from
 //!
 //! A request takes a ready slot of the slab at the lowest address; slabs made for its stream come first. So live
-//! slots gather at low addresses and other slabs empty. An empty slab is freed at once, unless several streams still
-//! use it, as a hole has one epoch. Then it is freed once they are done, or when a request needs the memory and waits
-//! for them.
+//! slots gather at low addresses and other slabs empty. An empty slab is freed at once. If several streams still use
+//! it, it is freed once they are done, or when a request needs the memory and waits for them: a hole has one epoch.
 //!
 //! A slab has as few slots as fill whole units. It has more if many of its class are allocated: a quarter of them, up
 //! to [`MOST_SLOTS`], and up to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more.
@@ -67,7 +65,6 @@ impl Slab {
         self.start + slot as u64 * self.bytes
     }
 
-    /// The free slots.
     pub(crate) fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let above = |&free: &u64| Some(free & (free - 1)).filter(|&rest| rest != 0);
         let first = Some(self.free).filter(|&free| free != 0);
@@ -115,7 +112,6 @@ fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
 }
 
 impl Slabs {
-    /// Bytes in free slots.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes
     }

@@ -194,7 +194,7 @@ impl Core {
         self.limit().min(self.soft_limit())
     }
 
-    /// A slot for a stream, and the hold that keeps it: once nobody has that, another stream may get the slot.
+    /// A slot for a stream, and its hold: once all clones of that are dropped, another stream may get the slot.
     pub(crate) fn add_stream(
         &mut self,
         timeline: &Arc<Timeline>,
@@ -228,8 +228,7 @@ impl Core {
         epoch.tick <= self.covered(slot, epoch.stream)
     }
 
-    /// As [`Core::is_behind`], and work known to be done counts even if the pool is set not to use that: memory may
-    /// be merged all the same.
+    /// As [`Core::is_behind`], or known to be done: memory may merge then, even if the pool is set not to use it.
     pub(super) fn is_ordered(&self, slot: StreamIndex, epoch: Epoch) -> bool {
         self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
@@ -348,8 +347,8 @@ impl Core {
         true
     }
 
-    /// Merges neighbouring holes of all streams, if `slot`'s stream runs behind both. Returns what it has to wait for
-    /// before the others can merge.
+    /// Merges neighbouring holes that `slot`'s stream runs behind. Returns what it has to wait for to merge the
+    /// others.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         let mut holes = self.holes_from(0);
@@ -392,9 +391,8 @@ impl Core {
 
     /// As [`Core::merge_done_from`], from the extent behind the block `id`.
     pub(super) fn merge_behind(&mut self, id: Id) {
-        let next = self.extents.get(id).next;
-        if next != NONE {
-            self.merge_done_from(next);
+        if let Some((hole, _)) = self.hole_behind(id) {
+            self.merge_done_from(hole);
         }
     }
 

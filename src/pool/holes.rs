@@ -1,5 +1,4 @@
-//! What free memory a request takes: a hole or a slot that is ready, or one behind a wait for other streams. How slabs
-//! find memory, and when it goes back.
+//! Finds a hole or a slot for a request: one that is ready, or one behind a wait. Makes and frees slabs.
 
 use super::cache::Cached;
 use super::core::{Core, is_done};
@@ -11,10 +10,10 @@ use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 impl Core {
-    /// The hole that suits the request best of those that are ready for `slot`. No driver call.
+    /// Takes the best fit among the holes that are ready for `slot`. No driver call.
     #[inline(always)]
     pub(crate) fn take_ready(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
-        // Nearly always there is only the stream's own memory, the best of which will do.
+        // Nearly always all holes are the stream's own.
         if self.only_stream()
             && self.extents.has_none(FRESH)
             && let Some(best) = self.extents.best(slot, bytes)
@@ -22,39 +21,38 @@ impl Core {
             self.count(Told::OwnStream(bytes));
             return Some(self.take(best, bytes, slot));
         }
-        self.take_ready_of_any(slot, bytes)
+        self.take_best(slot, bytes, false)
     }
 
+    /// As [`Core::take_ready`], counted as taken after a wait if it `waited`.
     #[inline(never)]
-    fn take_ready_of_any(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
+    pub(super) fn take_best(
+        &mut self,
+        slot: StreamIndex,
+        bytes: u64,
+        waited: bool,
+    ) -> Option<Grant> {
         let id = self.ready(slot, bytes)?;
-        self.count_taken(slot, bytes, self.extents.get(id).epoch(), false);
+        self.count_taken(slot, bytes, self.extents.get(id).epoch(), waited);
         Some(self.take(id, bytes, slot))
     }
 
-    /// Whether neighbouring holes of all streams are made one for a request: it is large, and may find room then.
+    /// Whether a request merges neighbouring holes of all streams: it is large, and free memory suffices for it.
     ///
-    /// Holes that only their histories keep apart are else cut up one by one: five streams whose peaks alternate
-    /// reserved 1.025 to 1.030 times their joint peak without this, 1.005 to 1.008 with it.
+    /// Without this, requests cut up the holes that only their epochs keep apart: five streams whose peaks alternate
+    /// reserved 1.025 to 1.030 times their joint peak, with it 1.005 to 1.008.
     pub(super) fn is_merged_for(&self, bytes: u64) -> bool {
         let small = bytes <= self.arena.granule() / SMALL_PART;
         let enough = self.extents.hole_bytes() >= bytes;
         !small && enough && !self.only_stream() && self.config.reuse.device_wait
     }
 
-    /// The smallest hole that is ready for a large request, once holes were [merged](Core::unify).
-    pub(super) fn take_merged(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
-        let id = self.ready(slot, bytes)?;
-        self.count(Told::StreamWait(bytes));
-        Some(self.take(id, bytes, slot))
-    }
-
-    /// The smallest hole of at least `bytes` that is ready for `slot`; of equal ones its own.
+    /// The smallest hole of at least `bytes` that is ready for `slot`; among equals its own.
     fn ready(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
         let first = |owner: StreamIndex, least: u64| {
-            // Nearly always the smallest will do, and takes no walk in order.
+            // Nearly always the smallest is ready, and this needs no walk.
             let best = (self.extents.best(owner, bytes)).filter(|&id| size(id) < least)?;
             let covered = self.covered(slot, owner);
             let is_ready = |&id: &Id| self.extents.get(id).tick <= covered;
@@ -79,8 +77,7 @@ impl Core {
         found
     }
 
-    /// The streams whose holes a request on `slot` looks at: all others; of many, if it has a hole already, a few,
-    /// which are others each time.
+    /// The other streams whose holes a request on `slot` looks at: all, or of many, if it has a hole, a few, in turn.
     fn others(
         &self,
         slot: StreamIndex,
@@ -88,7 +85,7 @@ impl Core {
     ) -> impl Iterator<Item = StreamIndex> + use<> {
         let streams = self.extents.slots() - 1;
         let (first, count) = match has_one && streams > ALL_STREAMS {
-            // A block that is taken and freed changes up to four holes.
+            // An allocation and its free change up to four holes.
             true => (
                 (self.extents.changes() / 4) % u64::from(streams),
                 OTHER_STREAMS,
@@ -101,7 +98,7 @@ impl Core {
             .filter(move |&other| other != slot)
     }
 
-    /// The smallest hole of at least `bytes`, whichever stream uses it still, and its history.
+    /// The smallest hole of at least `bytes`, even if its stream still uses it, and its epoch.
     pub(super) fn smallest_hole(&self, bytes: u64) -> Option<(Id, Epoch)> {
         let holes = (1..self.extents.slots()).filter_map(|slot| self.extents.best(slot, bytes));
         let id = holes.min_by_key(|&id| self.extents.get(id).bytes)?;
@@ -110,7 +107,7 @@ impl Core {
         Some((id, epoch))
     }
 
-    /// Takes that hole, which the stream has waited for. What is left of it keeps its history.
+    /// Takes the hole `id`, which the stream has waited for. The rest of the hole keeps its epoch.
     pub(super) fn take_waited(&mut self, slot: StreamIndex, bytes: u64, id: Id) -> Grant {
         self.count(Told::StreamWait(bytes));
         let grant = self.take(id, bytes, slot);
@@ -118,7 +115,7 @@ impl Core {
         grant
     }
 
-    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`. No driver call.
+    /// Takes a block or slot of `bytes` that is ready for `stream`. No driver call.
     #[inline(always)]
     pub(crate) fn take_ready_of(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if self.is_asleep() {
@@ -135,7 +132,7 @@ impl Core {
         (self.slabs.wanted(bytes) * bytes, batch(bytes) * bytes)
     }
 
-    /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a ready hole.
+    /// Takes a slot of `bytes` that is ready for `stream`, of a slab or of a new slab in a ready hole.
     fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if let Some(found) = self.look_for_slot(stream, bytes, false) {
             return Some(self.take_slot(stream, bytes, found, false));
@@ -145,7 +142,7 @@ impl Core {
         Some(self.make_slab(stream, block, bytes))
     }
 
-    /// A free slot, its own stream's first, that is ready, or that others still use if `pending`.
+    /// A free slot that is ready, or with `pending` any free slot; slabs of the stream itself first.
     pub(super) fn look_for_slot(
         &self,
         stream: StreamIndex,
@@ -160,7 +157,7 @@ impl Core {
         })
     }
 
-    /// Takes a slot found, which the stream has `waited` for or runs behind.
+    /// Takes a slot that the stream runs behind, or has `waited` for.
     pub(super) fn take_slot(
         &mut self,
         stream: StreamIndex,
@@ -172,16 +169,16 @@ impl Core {
         self.slabs.take(id, slot, stream)
     }
 
-    /// Cuts the block granted into slots and takes the first.
+    /// Makes a slab of a block and takes the first slot.
     pub(super) fn make_slab(&mut self, stream: StreamIndex, block: Grant, bytes: u64) -> Grant {
         let slots = self.extents.get(block.id).bytes / bytes;
         let epoch = Epoch::new(stream, self.open_tick(stream));
         let slab = self.slabs.add(block, bytes, slots, epoch);
-        // Of this slab, whatever others there are: it would stay behind without a slot out.
+        // Of this slab, even if others have ready slots: else it stays empty.
         self.slabs.take(slab, 0, stream)
     }
 
-    /// Takes a free slot back, with the history (`stream`, `tick`).
+    /// Frees a slot that work of `stream` may use up to `tick`.
     pub(crate) fn give_slot(&mut self, block: &Cached, stream: StreamIndex, tick: u64) {
         let offset = block.addr - self.arena.base();
         if self.slabs.give(block.id, offset, stream, tick) {
@@ -189,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Gives a slab without a slot out back, if one stream's history covers it.
+    /// Frees an empty slab, if one epoch covers it.
     pub(super) fn release_slab(&mut self, id: Id) {
         let mut pending: Option<Epoch> = None;
         let histories = self.slabs.get(id).epochs();
@@ -205,8 +202,7 @@ impl Core {
         self.give(extent, stream, tick);
     }
 
-    /// Gives back slabs that several streams use if `stream` runs behind all of those; gives what it would have
-    /// to wait for so that the others go.
+    /// Frees empty slabs that `stream` runs behind. Returns what it has to wait for to free the others.
     pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {

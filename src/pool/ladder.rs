@@ -1,9 +1,8 @@
 //! The ladder: the steps tried, in order, for a request that its stream's cache cannot serve.
 //!
 //! Each step is a function that looks at the heap under the pool's lock and says what comes next. Driver calls and
-//! waits are jobs, which run without the lock: see `job`. A request for a slot looks for a slot, or for the memory of
-//! a slab. The last step calls what layers above and the application registered (`pressure`). If that frees nothing,
-//! the request fails.
+//! waits are jobs, which run without the lock: see `job`. A request for a slot looks for a slot, or for a slab's
+//! memory. The last step calls what layers above and the application registered (`pressure`). Then the request fails.
 
 mod steps;
 
@@ -350,8 +349,8 @@ impl Shared {
         let _ = self.moves_first.set(moves);
     }
 
-    /// Calls the registered steps, from the first each time, as a step may free more once a later one has. True if
-    /// one says to try the request again.
+    /// Calls the registered steps, always from the first on, as it may free more after a later one. True to try
+    /// again.
     pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // Memory that growing buffers no longer use goes before anything is moved.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {

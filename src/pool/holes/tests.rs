@@ -130,12 +130,12 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
         assert_eq!(made.core.is_merged_for(bytes), taken);
         let mut grant = None;
         if taken {
-            assert!(made.core.take_merged(slot, bytes).is_none());
+            assert!(made.core.take_best(slot, bytes, true).is_none());
             let lacking = made.core.unify(slot);
             let waits = made.core.waits_for(slot, lacking);
             made.run(Some(Job::Ask(waits))).unwrap();
             assert!(made.core.unify(slot).is_empty());
-            grant = made.core.take_merged(slot, bytes);
+            grant = made.core.take_best(slot, bytes, true);
         }
         assert_eq!(grant.map(|grant| made.granted(grant)), taken.then_some(0));
         let steps = &made.core.steps;

@@ -49,8 +49,7 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(job, Then::Next)
 }
 
-/// Makes the stream that freed a block which fits wait for the streams that still use it. If no block fits, all
-/// streams wait for all such uses.
+/// Makes the stream of a used block that fits wait for its uses; if none fits, all streams for all uses.
 pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if !core.config.reuse.device_wait {
         return NEXT;
@@ -67,28 +66,23 @@ pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
 
 /// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
 pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if core.config.reuse.device_wait
-        && let Some(turn) = take_over(climb, core)?
-    {
-        return Ok(turn);
+    let (lane, bytes) = (climb.lane, climb.bytes);
+    if core.config.reuse.device_wait {
+        if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
+            return Ok(Turn::Served(grant));
+        }
+        if let Some(waits) = lane.wait_for_batch(bytes) {
+            if let Some(turn) = climb.wait(core, waits)? {
+                return Ok(turn);
+            }
+            if let Some(grant) = lane.take_over(bytes, false, true, core) {
+                return Ok(Turn::Served(grant));
+            }
+        }
     }
     climb.drain(core);
-    climb.lane.shared.note_peak(core, true);
+    lane.shared.note_peak(core, true);
     Ok(Turn::Then(Then::Look))
-}
-
-fn take_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Option<Turn>> {
-    let (lane, bytes) = (climb.lane, climb.bytes);
-    if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
-        return Ok(Some(Turn::Served(grant)));
-    }
-    let Some(waits) = lane.wait_for_batch(bytes) else {
-        return Ok(None);
-    };
-    match climb.wait(core, waits)? {
-        None => Ok((lane.take_over(bytes, false, true, core)).map(Turn::Served)),
-        turn => Ok(turn),
-    }
 }
 
 /// For a large request: merges neighbouring holes of all streams, behind a wait for them, and takes one.
@@ -105,7 +99,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
             return Ok(turn);
         }
     }
-    let grant = core.take_merged(climb.stream(), climb.size);
+    let grant = core.take_best(climb.stream(), climb.size, true);
     next_or(climb.cut(core, grant))
 }
 
@@ -212,9 +206,8 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(core.begin_reaping_all(), Then::Look)
 }
 
-/// Releases idle handles that are too large, for new ones that fit; the host waits for that. If the handles outside
-/// the cheapest placement do not suffice, releases all, provided that they and new ones suffice for the whole
-/// request.
+/// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
+/// cheapest placement do not suffice, releases all, provided that they and new ones suffice for the request.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
