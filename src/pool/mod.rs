@@ -71,7 +71,7 @@ pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, is_latched};
 use cache::{MISSED, thread_map};
 use structure::{Lane, LanePtr};
 
@@ -179,7 +179,7 @@ impl Pool {
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
         let found = match self.remembered_lane(stream) {
             None => self.shared().open_lane(stream)?,
-            Some(lane) if !lane.is_busy() || !thread_map::met() => return Ok(lane),
+            Some(lane) if !is_latched(&lane.state) || !thread_map::met() => return Ok(lane),
             Some(lane) => match self.shared().part(stream, lane) {
                 None => return Ok(lane),
                 Some(own) => own,
@@ -316,24 +316,6 @@ impl Pool {
         let recording = self.shared().recording.as_ref();
         let flushed = |it: &crate::record::Recording| it.flush().map(|()| it.path().to_owned());
         recording.map(flushed).transpose()
-    }
-
-    /// All figures, by size class and by stream. Takes some microseconds; meanwhile allocations wait for it no longer
-    /// than for each other.
-    #[doc(alias = "memory_stats")]
-    #[doc(alias = "memory_summary")]
-    #[doc(alias = "memory_allocated")]
-    #[doc(alias = "memory_reserved")]
-    #[doc(alias = "max_memory_allocated")]
-    #[must_use]
-    pub fn stats(&self) -> PoolStats {
-        self.shared().stats()
-    }
-
-    /// Sets all peaks to the current values: those of the pool, its classes and its streams.
-    #[doc(alias = "reset_peak_memory_stats")]
-    pub fn reset_peaks(&self) {
-        self.shared().reset_peaks();
     }
 
     /// Checks the pool's state, for tests: no overlap, no lost byte, sums agree, all work that free bytes wait for

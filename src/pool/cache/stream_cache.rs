@@ -22,7 +22,7 @@ use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Private, Shared};
 use crate::seeded::seeded;
-use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
+use crate::sync::{Latch, LatchGuard, latch, try_latch};
 
 /// Misses of one size in a row after which its blocks stay in batches.
 const IN_A_ROW: u64 = 4;
@@ -97,9 +97,8 @@ impl Lane {
         self.timeline.open_tick()
     }
 
-    /// Address and extent of a block of at least `requested` bytes; or address 0, and [`MISSED`] or [`BUSY`] as the
-    /// extent. Does not look if another thread has the latch, or if blocks are observed. The caller holds the pool
-    /// and the stream.
+    /// Address and extent of a block of at least `requested` bytes; or address 0, and [`MISSED`] or [`BUSY`]. Does
+    /// not look if another thread has the latch, or if blocks are observed. The caller holds the pool and the stream.
     ///
     /// Not inlined, and all in registers: to build a block in memory and copy it costs more than the call.
     #[inline(never)]
@@ -167,8 +166,8 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a settled request that the core served, and whether its size is often `missed`. Frees idle memory if
-    /// the pool is over its soft limit.
+    /// Counts a settled request of the core, and whether its size is often `missed`. Eases a pool over its soft
+    /// limit.
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
         self.shared.note_peak(&mut core, false);
@@ -183,8 +182,8 @@ impl Lane {
         }
     }
 
-    /// Counts a served request; a retired lane then waits for the block too. Returns the size missed last, and how
-    /// often in a row.
+    /// Counts a served request, which a retired lane then waits for. Returns the size missed last, and how often in a
+    /// row.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
@@ -211,10 +210,6 @@ impl Lane {
 
     pub(crate) fn cached_bytes(&self) -> u64 {
         latch(&self.state).cache.bytes()
-    }
-
-    pub(crate) fn is_busy(&self) -> bool {
-        is_latched(&self.state)
     }
 
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
@@ -348,9 +343,8 @@ impl Lane {
         fits && !state.cache.is_full() && !state.aside
     }
 
-    /// Frees a block of `home` if the cache is full, which is then emptied, or the lane keeps nothing. All under the
-    /// core's lock, so that a request sees all free memory. That lock keeps this lane alive, and the block keeps
-    /// `home`.
+    /// Frees a block of `home` if the cache is full, which is then emptied, or keeps nothing. All under the core's
+    /// lock, so that a request sees all free memory. That lock keeps this lane alive, and the block keeps `home`.
     #[cold]
     #[inline(never)]
     fn free_by_core<'l>(

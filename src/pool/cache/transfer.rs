@@ -1,27 +1,23 @@
-//! The transfer cache: free blocks of one size on their way from stream to stream, beside the heap.
+//! The transfer cache: moves free blocks of one size from stream to stream, past the heap.
 //!
-//! # What goes there
+//! # Batches
 //!
-//! A thread that allocates what another frees, block after block of one size, would have each of them
-//! merged into a hole by the one and cut out of it by the other. So blocks stay together: what a full
-//! stream cache gives up of such a size leaves it as one *batch*, with the epoch after which nothing
-//! uses them. A stream cache that misses takes the whole batch, and serves the requests that follow by
-//! itself: one visit here, and one wait on the device, for up to [`MOST`] blocks.
+//! If one thread allocates what another frees, block after block of one size, the heap would merge each block into a
+//! hole and cut it out again. So a full lane gives up blocks of such a size as one *batch*, with the epoch after
+//! which nothing uses them. A lane that misses takes the whole batch and serves the next requests by itself: one
+//! visit here, and one wait on the device, for up to [`MOST`] blocks.
 //!
-//! A batch is taken by its own stream first, then by one whose work runs behind the epoch already. A
-//! request that finds neither has the heap look for what is ready there; only then it makes its stream
-//! wait for a batch, [`Lane::wait_for_batch`]. Where no batch is left, [`Lane::take_over`] makes one of what
-//! another stream cache holds of the size.
+//! A request takes a batch of its own stream first, then one that its stream runs behind already. Then it looks for
+//! ready memory in the heap. Only then its stream waits for a batch, [`Lane::wait_for_batch`]. If there is none,
+//! [`Lane::take_over`] makes one of the blocks of another lane.
 //!
-//! Only sizes that stream caches miss again and again are kept together. Of more than [`KEPT`] batches
-//! the oldest goes into the heap.
+//! Only sizes that lanes miss several times in a row stay in batches. Beyond [`KEPT`], the oldest goes into the heap.
 //!
-//! # Free memory is never out of sight
+//! # A request sees all free memory
 //!
-//! Locks are taken in one order: the heap's, the transfer cache's, a stream cache's latch. Blocks go
-//! between stream caches under the second and the third, both of them. A request that empties all
-//! caches into the heap holds the second for as long as it does, so whatever is free is in the heap, in
-//! a batch or in a stream cache that it comes to.
+//! Locks are taken in one order: the heap's, the transfer cache's, a lane's latch. Blocks move between lanes under
+//! the last two. A request that empties all caches holds the transfer cache's until it is done, so every free block
+//! is in the heap, in a batch, or in a lane that the request empties.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -34,7 +30,7 @@ use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
-use crate::pool::stats::{Steps, Told};
+use crate::pool::stats::Told;
 use crate::pool::structure::{Batch, Lane, Mark, Shared, Transfer, TransferState};
 use crate::seeded::seeded;
 use crate::sync::latch;
@@ -43,22 +39,14 @@ use crate::sync::latch;
 const LEAST: usize = 8;
 const MOST: usize = 64;
 
-/// Batches kept; of one more the oldest goes into the heap.
+/// Most batches.
 const KEPT: usize = 16;
 
-/// Blocks kept that other streams still use; for one more its stream waits. A request that misses looks at each.
+/// Most blocks that wait for other streams; for one more, its own stream waits. A request that misses looks at each.
 pub(super) const MOST_USED: usize = 256;
 
 impl Transfer {
-    pub(crate) fn steps(&self) -> Steps {
-        let driver_ns = self.driver_ns.load(Ordering::Relaxed);
-        Steps {
-            driver_ns,
-            ..latch(&self.state).steps
-        }
-    }
-
-    /// Counts the time of `calls` of the driver for the drop of a block.
+    /// Counts the time that `calls` spends in the driver for the drop of a block.
     pub(crate) fn timed<T>(&self, calls: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let outcome = calls();
@@ -82,7 +70,7 @@ impl Transfer {
         (self.used).store(state.used.len() as u64, Ordering::Relaxed);
     }
 
-    /// Whose work the newest batch of `bytes` that another stream freed waits for, up to which tick.
+    /// The work that the newest batch of `bytes` of another stream waits for.
     pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<Mark> {
         let state = latch(&self.state);
         let mut batches = state.batches.iter().rev();
@@ -92,7 +80,7 @@ impl Transfer {
 }
 
 impl Lane {
-    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is.
+    /// Makes a batch of the cache's blocks of `bytes`, if there are `least`; true if so.
     fn make_batch(&self, bytes: u64, least: usize, core: &mut Core) -> bool {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
@@ -127,21 +115,21 @@ impl Lane {
         true
     }
 
-    /// Lets the blocks of `bytes` of a full cache go together if such are wanted; true if there is room now.
+    /// Makes a batch of a full cache's blocks of `bytes`, if lanes miss that size; true if there is room now.
     pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
         let keeps = core.wanted.contains(&bytes) && !core.is_over_soft_limit();
         keeps && self.make_batch(bytes, LEAST, core)
     }
 
-    /// Whether work queued on the lane's stream from now on runs behind all uses of the batch.
+    /// Whether work that the lane's stream is given from now on runs behind all uses of the batch.
     fn is_behind(&self, batch: &Batch) -> bool {
         let theirs = &batch.timeline;
         let is_done = self.shared.transfer.opportunistic && batch.tick <= theirs.done();
         is_done || batch.tick <= self.stream.timeline.waited(theirs.uid)
     }
 
-    /// A block of exactly `bytes` from a batch of the lane's own stream, else from one that is ready for it, or for
-    /// which it has `waited`; and which step that is. The lane's cache has the others, as far as there is room.
+    /// Takes a block of exactly `bytes` from a batch of the lane's own stream, else from one that its stream runs
+    /// behind, or has `waited` for; and says which. The rest of the batch goes into the cache, if there is room.
     pub(crate) fn take_batch(&self, bytes: u64, waited: bool) -> Option<(Cached, Told)> {
         let transfer = &self.shared.transfer;
         if !transfer.has_any() {
@@ -175,7 +163,7 @@ impl Lane {
     pub(crate) fn take_ready_batch(&self, bytes: u64, requested: u64) -> Option<Cached> {
         let (block, step) = self.take_batch(bytes, false)?;
         if self.settle(bytes, requested).is_err() {
-            // The ladder gives the error.
+            // The ladder returns the error.
             self.give_back(block, &mut self.shared.core.lock());
             return None;
         }
@@ -183,8 +171,7 @@ impl Lane {
         Some(block)
     }
 
-    /// As [`Lane::take_batch`]. Where there is no batch, the first other lane of the stream, or of `any`, that has
-    /// such blocks makes one of them.
+    /// As [`Lane::take_batch`]; if there is none, from another lane of the stream, or of `any` stream.
     pub(crate) fn take_over(
         &self,
         bytes: u64,
@@ -192,7 +179,7 @@ impl Lane {
         waited: bool,
         core: &mut Core,
     ) -> Option<Grant> {
-        // What is freed after a wait is in no batch that it covers.
+        // A wait does not cover blocks freed after it.
         if seeded!("taken-over-with-what-was-freed-meanwhile")
             && waited
             && self.gather(bytes, any, core)
@@ -201,29 +188,29 @@ impl Lane {
             state.batches.iter_mut().for_each(|batch| batch.tick = 0);
         }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
-            // Of the own stream nothing has to be waited for; of another there may be a batch already.
+            // Blocks of the own stream need no wait. Another stream's may be in a batch already.
             let lacks = !any || self.shared.transfer.newest(self.slot, bytes).is_none();
             let gathered = lacks && self.gather(bytes, any, core);
             gathered.then(|| self.take_batch(bytes, waited))?
         })?;
-        // Counted already.
+        // `take_batch` has counted it.
         if cfg!(feature = "tracing") {
             core.told.push(step);
         }
-        // Active already, which `served` does not know.
+        // It is active already, and `served` adds it.
         core.active.sub(bytes);
         let (id, offset) = (block.id, block.addr - self.shared.base);
         Some(Grant { id, offset })
     }
 
-    /// The one wait after which the newest batch of `bytes` that another stream freed is ready, if there is one.
+    /// The wait after which the newest batch of `bytes` of another stream is ready, if there is one.
     pub(crate) fn wait_for_batch(&self, bytes: u64) -> Option<Questions> {
         let (theirs, tick) = self.shared.transfer.newest(self.slot, bytes)?;
         let mine = Arc::clone(&self.stream.timeline);
         Some(vec![(theirs, Ask::Behind(mine, tick))])
     }
 
-    /// Makes a batch of what the first other lane of the stream has of `bytes`, or of `any` stream; true if one has.
+    /// Makes a batch in the first other lane of the stream, or of `any` stream, that has blocks of `bytes`.
     fn gather(&self, bytes: u64, any: bool, core: &mut Core) -> bool {
         if !any && Arc::strong_count(&self.hold) == 1 {
             return false;
@@ -234,8 +221,8 @@ impl Lane {
         others.any(|lane| lane.make_batch(bytes, 1, core))
     }
 
-    /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
-    pub(crate) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
+    /// Moves blocks that the lane's stream runs behind into the cache, while there is room.
+    fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
         let mut state = latch(&self.state);
         while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
@@ -243,8 +230,8 @@ impl Lane {
         }
     }
 
-    /// Empties the `bins` of the cache into the heap; true if there was anything. The latch is not held while the
-    /// heap merges them: who looks for memory does so under the heap's lock.
+    /// Empties the `bins` of the cache into the heap; true if they had anything. Releases the latch before the heap
+    /// merges them: the heap's lock keeps them from being missed.
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
         let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
         let blocks = &mut core.on_the_way;
@@ -259,8 +246,8 @@ impl Lane {
 }
 
 impl Shared {
-    /// Empties the transfer cache into the heap: of what `stream` freed, or with the caches of all lanes; whether
-    /// there was anything. Meanwhile nothing goes between caches.
+    /// Empties the batches of `stream` into the heap; without one, all batches and all lanes' caches. True if there
+    /// was anything. Meanwhile no block moves between caches.
     pub(crate) fn drain(&self, stream: Option<StreamIndex>, core: &mut Core) -> bool {
         let lanes = stream.map_or_else(|| self.listed(), |_| Arc::default());
         let any = self.give_used(core);
@@ -277,7 +264,7 @@ impl Shared {
         any
     }
 
-    /// Shows the core, and the blocks in caches and between them as (offset, bytes); changes nothing.
+    /// Calls `see` with the core and with all cached blocks as (offset, bytes).
     pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<(u64, u64)>) -> T) -> T {
         let core = self.core.lock();
         let state = latch(&self.transfer.state);
@@ -298,7 +285,7 @@ impl Shared {
 }
 
 impl Core {
-    /// A stream cache misses blocks of `bytes` again and again.
+    /// Notes that a lane missed `bytes` several times in a row.
     pub(super) fn want(&mut self, bytes: u64) {
         if !self.wanted.contains(&bytes) {
             self.wanted.rotate_right(1);
@@ -307,13 +294,12 @@ impl Core {
     }
 
     fn give_batch(&mut self, mut batch: Batch) {
-        // The others' ticks are not later, and what is taken from the heap waits for this one.
         self.on_the_way.append(&mut batch.blocks);
         self.give_on_the_way(batch.stream);
     }
 
-    /// Frees what is on its way into the heap, which `stream` freed, neighbours in a row together. One by one they
-    /// would be filed and taken out again with each that joins them.
+    /// Frees into the heap the blocks on the way, which `stream` freed, joined with neighbours that follow in the
+    /// list. One by one, each would be filed and unfiled again.
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         let mut run: Option<(Id, u64)> = None;

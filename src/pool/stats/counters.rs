@@ -1,8 +1,7 @@
 //! The pool's counters.
 //!
 //! Most are plain numbers under a lock that the writer holds anyway: a lane's [`Counters`] under its latch, the
-//! heap's [`Gauges`] under the heap's lock. Only [`Elsewhere`] is atomic: other streams count there what they free
-//! of a lane's blocks, without its latch.
+//! heap's [`Gauges`] under the heap's lock. Only [`Elsewhere`] is atomic: other lanes count there what they free.
 //!
 //! For peaks a lane uses the frees elsewhere that it saw last, so it counts too many live blocks, never too few. It
 //! looks again only when a peak seems new.

@@ -1,5 +1,4 @@
-//! A pool's statistics: `counters`, and the `report` of them; the `snapshot` of all memory; live blocks in `leaks`;
-//! and the slow steps.
+//! A pool's statistics: `counters`, their `report`, the `snapshot` of all memory, live blocks (`leaks`), slow steps.
 
 pub(crate) mod counters;
 pub(crate) mod leaks;
@@ -11,8 +10,7 @@ pub use crate::heap::extent::SMALL_BYTES;
 
 /// A figure with its history.
 ///
-/// `current` is `allocated` less `freed`, at least 0. While other threads allocate, each number is of its own moment
-/// during the read.
+/// `current` is `allocated` less `freed`, at least 0. While other threads allocate, each is of its own moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -1,5 +1,4 @@
-//! The pool's figures put together from its stream caches, each read under its latch, and from its
-//! heap; and as text: a table for a person, JSON for a program.
+//! Sums up the figures of a pool's lanes, each under its latch, and of its heap. Prints them as a table or JSON.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +8,18 @@ use super::counters::{Gauges, Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::{lock, stream_words};
 use crate::error::Bytes;
+use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::structure::{Books, Lane, Served, Shared};
 use crate::pool::tuning::READ_PART;
 use crate::seeded::seeded;
-use crate::sync::try_lock;
+use crate::sync::{latch, try_lock};
 
 fn totals(lane: &Lane) -> Totals<3> {
     lane.count(|counters, elsewhere| *counters.totals(elsewhere))
 }
 
-/// Of small blocks, large ones, all.
+/// For small blocks, large blocks, all.
 fn stats(totals: &Totals<3>) -> [BlockStats; 3] {
     let stats = |[blocks, allocated, requested]: [Counter; 3]| BlockStats {
         blocks,
@@ -30,7 +30,7 @@ fn stats(totals: &Totals<3>) -> [BlockStats; 3] {
 }
 
 impl Served {
-    /// A gate's blocks hold what others allocate, which is counted there.
+    /// A gate's blocks do not count: the graph's blocks that lie in them do.
     fn is_counted(&self) -> bool {
         self.lanes.iter().all(|lane| !lane.stream.gate)
     }
@@ -51,10 +51,10 @@ impl Served {
 }
 
 impl Books {
-    /// All counts now; notes the joint peaks.
+    /// Reads all counts and notes the joint peaks.
     ///
-    /// Everything freed is read after everything allocated, so that what was handed over meanwhile
-    /// makes live blocks look fewer than they were, never more: no peak is noted that was none.
+    /// It reads all frees after all allocations. So blocks that threads hand over meanwhile make the live bytes too
+    /// low, never too high, and no false peak is noted.
     fn read(&mut self) -> Totals<3> {
         for entry in self.streams.values_mut() {
             entry.now = entry.past;
@@ -84,13 +84,13 @@ impl Books {
         all
     }
 
-    /// Counts a stream cache too, and keeps it until its end.
+    /// Adds a lane, and keeps it until [`Books::end`].
     pub(crate) fn add(&mut self, lane: &Arc<Lane>) {
         let entry = self.streams.entry(lane.stream.timeline.uid);
         entry.or_default().lanes.push(Arc::clone(lane));
     }
 
-    /// Counts on without a stream cache whose last block is gone; gives those that nobody can find.
+    /// Removes a lane whose last block is gone; its counts stay. Returns the lanes that no thread can find any more.
     pub(crate) fn end(&mut self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let uid = lane.stream.timeline.uid;
         let entry = self.streams.get_mut(&uid)?;
@@ -109,16 +109,16 @@ impl Books {
             }
         }
         self.gone.push(lane);
-        // Who holds a block of a closed pool may know any of its lanes.
+        // A thread with a block of a closed pool may have remembered any of its lanes.
         let unknown = !self.closed || self.streams.is_empty();
         unknown.then(|| std::mem::take(&mut self.gone))
     }
 }
 
 impl Shared {
-    /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: with all
-    /// caches `emptied`, where the heap has more in blocks than were live then; else where it has a thousandth more
-    /// than it had then. Who has the books now notes them too. Of many streams each is read once in some requests.
+    /// Notes the joint peaks of all lanes if more may be live than at the last peak: with all caches `emptied`, if
+    /// blocks have more bytes than were live then; else if blocks have a thousandth more than then. Does nothing
+    /// while another thread has the books, as that notes the peaks too. With many streams it skips some requests.
     #[inline]
     pub(crate) fn note_peak(&self, core: &mut Core, emptied: bool) {
         core.unread = core.unread.saturating_sub(u64::from(!emptied));
@@ -137,21 +137,32 @@ impl Shared {
             core.unread = core.streams.len() as u64 / READ_PART;
         }
     }
+}
 
-    pub(crate) fn stats(&self) -> PoolStats {
-        let names = self.device.stream_names();
-        let mut books = lock(&self.books);
+impl Pool {
+    /// All figures, by size class and by stream. Takes some microseconds; meanwhile allocations wait for it no longer
+    /// than for each other.
+    #[doc(alias = "memory_stats")]
+    #[doc(alias = "memory_summary")]
+    #[doc(alias = "memory_allocated")]
+    #[doc(alias = "memory_reserved")]
+    #[doc(alias = "max_memory_allocated")]
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let shared = self.shared();
+        let names = shared.device.stream_names();
+        let mut books = lock(&shared.books);
         let blocks = stats(&books.read());
         let (mut streams, mut graphs) = (Vec::new(), 0);
         for (uid, it) in &books.streams {
             match it.is_counted() {
                 true => streams.push(it.stats(*uid, names.get(uid).map(ToString::to_string))),
-                // All that a gate has are segments.
+                // A gate's blocks are segments.
                 false => graphs += it.now.live()[2].bytes(),
             }
         }
         drop(books);
-        let mut core = self.core.lock();
+        let mut core = shared.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
         let [active, mut reserved, inactive_split] = gauges.map(Gauges::figures);
@@ -166,11 +177,11 @@ impl Shared {
             inactive_split: inactive_split[of],
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
-        let (mut steps, batches) = (core.steps, self.transfer.steps());
+        let (mut steps, batches) = (core.steps, latch(&shared.transfer.state).steps);
         steps.own_stream += batches.own_stream;
         steps.ready_elsewhere += batches.ready_elsewhere;
         steps.stream_wait += batches.stream_wait;
-        steps.driver_ns += batches.driver_ns;
+        steps.driver_ns += shared.transfer.driver_ns.load(Ordering::Relaxed);
         PoolStats {
             blocks: all.blocks,
             allocated: all.allocated,
@@ -188,9 +199,9 @@ impl Shared {
             graphs,
             grown: core.grown(),
             sleeping: core.arena.asleep(),
-            spilled: lock(&self.spilled).figures()[2],
-            overhead: self.overhead.bytes(),
-            retries: self.retries.load(Ordering::Relaxed),
+            spilled: lock(&shared.spilled).figures()[2],
+            overhead: shared.overhead.bytes(),
+            retries: shared.retries.load(Ordering::Relaxed),
             failures: steps.out_of_memory,
             steps,
             calls: core.arena.calls(),
@@ -198,8 +209,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn reset_peaks(&self) {
-        let mut books = lock(&self.books);
+    /// Sets all peaks to the current values: those of the pool, its classes and its streams.
+    #[doc(alias = "reset_peak_memory_stats")]
+    pub fn reset_peaks(&self) {
+        let shared = self.shared();
+        let mut books = lock(&shared.books);
         books.past.peaks = Default::default();
         for entry in books.streams.values_mut() {
             entry.past.peaks = Default::default();
@@ -209,8 +223,8 @@ impl Shared {
         }
         books.read();
         drop(books);
-        lock(&self.spilled).reset_peaks();
-        let mut core = self.core.lock();
+        lock(&shared.spilled).reset_peaks();
+        let mut core = shared.core.lock();
         core.sample();
         core.seen = (0, 0);
         core.peak_reserved = core.reserved();
@@ -221,29 +235,22 @@ impl Shared {
 }
 
 impl Core {
-    /// Brings the gauges up to date that are taken when somebody asks.
+    /// Updates the gauges that are only taken at reads.
     fn sample(&mut self) {
-        let small_free = self.extents.hole_bytes_by_class()[0] + self.slabs.free_bytes();
-        let small = self.active.bytes()[0] + small_free;
-        // Blocks of a pool that sleeps have no memory.
-        let small = small.min(self.reserved());
+        let mut free = self.extents.hole_bytes_by_class();
+        free[0] += self.slabs.free_bytes();
+        // Blocks of a sleeping pool have no memory.
+        let small = (self.active.bytes()[0] + free[0]).min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);
-        self.inactive_split.set(self.split_bytes());
-    }
-
-    /// Free bytes in handles that also hold blocks: in small holes and slots, in large holes.
-    fn split_bytes(&self) -> [u64; 2] {
-        let mut split = self.extents.hole_bytes_by_class();
-        split[0] += self.slabs.free_bytes();
         for id in self.large_holes() {
             let hole = self.extents.get(id);
-            split[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
+            free[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
         }
-        split
+        self.inactive_split.set(free);
     }
 }
 
-/// A figure's name, and what there is in all, in small and in large blocks: bytes, but of "blocks".
+/// A figure's name, and its counters for all, small and large blocks: in bytes, except "blocks".
 type Row = (&'static str, [Counter; 3]);
 
 macro_rules! rows {
@@ -257,7 +264,7 @@ impl PoolStats {
         rows!(self; blocks, allocated, requested, active, reserved, inactive_split)
     }
 
-    /// Plain numbers, with the name for a person, and that for a program, which says which are bytes.
+    /// Plain numbers, each with its name in the table and its key in JSON, which ends in "bytes" if it is in bytes.
     fn lines(&self) -> [(&'static str, &'static str, u64); 11] {
         [
             ("largest hole", "largest_hole_bytes", self.largest_hole),
@@ -303,7 +310,7 @@ fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Row]) -> fmt::Res
 }
 
 impl fmt::Display for PoolStats {
-    /// A table of what has a history, a line for each other figure, and a table a stream.
+    /// A table of the counters, a line for each other figure, and a table for each stream.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_rows(f, "pool", &self.rows())?;
         for (name, key, value) in self.lines() {
@@ -316,7 +323,7 @@ impl fmt::Display for PoolStats {
 }
 
 impl fmt::Display for StreamStats {
-    /// A table of what has a history, and what is in the stream's cache.
+    /// A table of the counters, and the bytes in the stream's cache.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let title = stream_words(self.stream, self.stream_name.as_deref());
         write_rows(f, &title, &self.rows())?;
@@ -330,7 +337,6 @@ mod json {
 
     use super::{Counter, PoolStats, Row, StreamStats};
 
-    /// An object of the fields named.
     macro_rules! fields {
         ($of:ident: $($field:ident),+) => { json!({ $(stringify!($field): $of.$field),+ }) };
     }
@@ -360,9 +366,8 @@ mod json {
     }
 
     impl PoolStats {
-        /// The statistics as JSON: `{"allocated_bytes": {"all": {"current": .., "peak": ..,
-        /// "allocated": .., "freed": ..}, "small": .., "large": ..}, .., "streams": [..]}`, numbers
-        /// throughout.
+        /// The statistics as JSON, all figures as numbers: `{"allocated_bytes": {"all": {"current": .., "peak": ..,
+        /// "allocated": .., "freed": ..}, "small": .., "large": ..}, .., "streams": [..]}`.
         #[must_use]
         pub fn to_json(&self) -> String {
             let mut value = rows(&self.rows());
