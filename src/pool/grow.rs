@@ -1,8 +1,7 @@
 //! Maps memory for a request: idle handles that are mapped elsewhere, and new ones.
 //!
 //! A mapping is a job (`job`). It reserves addresses, and holds the idle handles to map there and the holes beside
-//! them that become part of the block. After a failure, memory mapped so far stays as free memory; the rest is as it
-//! was.
+//! them that become part of the block. After a failure, memory mapped so far is free memory; the rest is as before.
 
 use super::ask::{self, Questions};
 use super::config::HandleSize;
@@ -39,15 +38,9 @@ pub(crate) struct Mapping {
     moving: Vec<Moving>,
     /// Bytes of new handles, mapped behind the idle ones.
     to_create: u64,
-    /// Most bytes of a new handle.
     largest: u64,
     site: Site,
-    done: Done,
-}
-
-/// How far a mapping came: mappings cleared, handles mapped elsewhere, handles made.
-#[derive(Default)]
-struct Done {
+    /// How many mappings were cleared, and how many handles mapped elsewhere.
     cleared: usize,
     moved: usize,
     made: Vec<Made>,
@@ -58,17 +51,17 @@ impl Mapping {
         ask::put(&self.waits, waits)?;
         for kept in &self.clear {
             self.site.unmap(kept.start, kept.bytes)?;
-            self.done.cleared += 1;
+            self.cleared += 1;
         }
         for moving in &self.moving {
             let frame = moving.at.frame;
             if !moving.stands {
                 self.site.map(moving.to, frame.bytes, frame.phys)?;
             }
-            self.done.moved += 1;
+            self.moved += 1;
         }
         let part = (self.placement.map_to() - self.to_create, self.to_create);
-        make_handles(&self.site, part, self.largest, &mut self.done.made)
+        make_handles(&self.site, part, self.largest, &mut self.made)
     }
 }
 
@@ -175,7 +168,9 @@ impl Core {
             to_create,
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
-            done: Done::default(),
+            cleared: 0,
+            moved: 0,
+            made: Vec::new(),
         })
     }
 
@@ -225,14 +220,14 @@ impl Core {
         self.under_way.wanted -= mapping.placement.bytes;
         let lowest = self.extents.retired(mapping.reserved);
         self.end_clearing(&mapping);
-        for moving in &mapping.moving[..mapping.done.moved] {
+        for moving in &mapping.moving[..mapping.moved] {
             self.book_moved(mapping.stream, moving);
         }
-        let refused = self.book_made(std::mem::take(&mut mapping.done.made));
+        let refused = self.book_made(std::mem::take(&mut mapping.made));
         let Some(error) = error.or(refused) else {
             return Ok(self.take_mapped(&mapping, lowest));
         };
-        let rest = mapping.moving[mapping.done.moved..].iter();
+        let rest = mapping.moving[mapping.moved..].iter();
         for held in rest.map(|it| &it.held).chain(&mapping.lean) {
             self.let_go(held);
         }
@@ -250,7 +245,7 @@ impl Core {
 
     /// Books the kept mappings that are gone, and keeps the others.
     fn end_clearing(&mut self, mapping: &Mapping) {
-        let (gone, left) = mapping.clear.split_at(mapping.done.cleared);
+        let (gone, left) = mapping.clear.split_at(mapping.cleared);
         for kept in gone {
             self.arena.stale_unmapped(kept.start);
         }
@@ -260,7 +255,7 @@ impl Core {
             }
         }
         // Their handles are held, so no job releases them.
-        let unmoved = mapping.moving[mapping.done.moved..].iter();
+        let unmoved = mapping.moving[mapping.moved..].iter();
         for moving in unmoved.filter(|it| it.stands) {
             self.arena.keep(moving.to);
         }
@@ -370,8 +365,7 @@ impl Core {
         }
     }
 
-    /// Widens the placement so that its new handles are whole ones of [`Core::least_handle`], if the pool may hold
-    /// that.
+    /// Widens the placement to whole new handles of [`Core::least_handle`], if the pool may hold them.
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
