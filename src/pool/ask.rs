@@ -86,8 +86,7 @@ impl Core {
         some(each.collect())
     }
 
-    /// Asks how far the other streams are that have memory for a block or slot of `bytes`, if there are marks for
-    /// that memory.
+    /// Asks how far the other streams with memory for a block or slot of `bytes` are, if that memory has marks.
     pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {

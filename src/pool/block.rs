@@ -39,7 +39,7 @@ impl Block {
     }
 
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
-    /// and of the block's own. None if the declared uses are of that stream's capture alone, which the free finds by
+    /// and of the block's own. None if all declared uses are of that stream's capture, which the free finds by
     /// itself.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
@@ -188,8 +188,10 @@ impl Block {
     /// use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
-            let most = self.requested;
-            let why = format!("{bytes} is not between 1 and the block's {most}");
+            let why = format!(
+                "{bytes} is not between 1 and the block's {}",
+                self.requested
+            );
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
@@ -233,8 +235,7 @@ impl Block {
     }
 
     /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free.
-    /// The added memory is ready behind the work queued on the block's stream so far. So not under capture: only
-    /// launches of the graph run that work.
+    /// The added memory is ready behind the work that the block's stream has so far. So not under capture.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {

@@ -8,8 +8,8 @@ use crate::device::{Device, DeviceKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
-    /// The smallest the device has. Any idle 2 MiB can be mapped where it is needed; growing by a GiB takes some 20
-    /// ms on an H200.
+    /// The smallest the device has. Any idle 2 MiB can be mapped where needed; growing by a GiB takes 20 ms on an
+    /// H200.
     Granule,
     /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays where it is.
     UpTo(u64),
@@ -104,8 +104,8 @@ options! {
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether idle handles may be mapped at another address, by default they may. Without, memory that is idle
-    /// between live blocks stays there for a request that fits, and is released if a limit leaves no other way.
-    /// Useful with a driver that maps slowly.
+    /// between live blocks stays there for a request that fits, and is released if a limit leaves no other way. Of
+    /// use with a driver that maps slowly.
     remap: bool = true, |on: bool| on;
 
     /// Sets the physical bytes up to which the pool grows before it makes a stream wait for another, by default 64

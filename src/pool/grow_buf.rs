@@ -2,8 +2,8 @@
 //!
 //! A growing buffer reserves addresses for the most it may ever hold, beside the pool's range, and maps memory there
 //! as it grows (`pages`). This memory counts with the pool's, and the pool releases idle memory for it. Memory that
-//! the buffer no longer needs is unmapped once all its uses are done. The host waits for that only when memory is
-//! short, or in a trim.
+//! the buffer no longer needs is unmapped once its uses are done; the host waits only if memory is short, or in a
+//! trim.
 
 mod pages;
 
@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
-/// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without
-/// a copy, and gives memory back as it shrinks. Made by [`Pool::grow_buf`].
+/// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without a copy, and
+/// releases memory as it shrinks. Made by [`Pool::grow_buf`].
 ///
 /// **Memory.** It is mapped in handles of [`DeviceInfo::granule`](crate::device::DeviceInfo) bytes or a multiple, see
 /// [`PoolConfig::handles`](super::PoolConfig::handles). They count in [`PoolStats::reserved`](super::PoolStats) and
@@ -42,7 +42,7 @@ use crate::sync::Mutex;
 /// ```
 /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
 /// # let stream = pool.device().stream()?;
-/// let mut tokens = pool.grow_buf::<u32>(&stream, 1 << 24)?; // addresses for so many, no memory
+/// let mut tokens = pool.grow_buf::<u32>(&stream, 1 << 24)?; // addresses for these, no memory
 /// let addr = tokens.addr();
 /// for step in 0..100 {
 ///     tokens.extend_from(&stream, &[step; 1000])?;

@@ -1,9 +1,8 @@
 //! Jobs: driver calls and host waits, without the pool's lock.
 //!
-//! A job *begins* under the lock: it holds the memory that it needs, so that no other request takes it, and counts
-//! new bytes against the limit. It *runs* without the lock: only here is the driver called and does the host wait. It
-//! *ends* under the lock: it books the outcome, and whatever was not done is as before. Several jobs may be under
-//! way, and may end in any order.
+//! A job *begins* under the lock: it holds the memory that it needs and counts new bytes against the limit. It *runs*
+//! without the lock: only here is the driver called and does the host wait. It *ends* under the lock: it books the
+//! outcome, and whatever was not done is as before. Several jobs may be under way, and end in any order.
 
 use std::time::{Duration, Instant};
 

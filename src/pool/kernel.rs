@@ -17,8 +17,8 @@ pub struct Kernel<'a> {
 }
 
 impl Stream {
-    /// A kernel of the application, to be queued on this stream in the order of the memory that it is declared to
-    /// use. The name is for reports.
+    /// A kernel of the application, queued on this stream in the order of the memory that it declares. Reports use
+    /// the name.
     ///
     /// ```
     /// # use warpool::{Device, Pool, PoolConfig};

@@ -1,8 +1,8 @@
 //! Plans where to map a request that no hole holds, and which idle handles to map there.
 //!
-//! A placement names gap bytes to map. An idle handle is one that lies wholly inside a hole. Idle handles are mapped
-//! there a second time, in stream order; new handles cover the rest. An old mapping goes once the work that may use
-//! it is done. The host does not wait.
+//! A placement names gap bytes to map. An idle handle lies wholly inside a hole. Idle handles are mapped there a
+//! second time, in stream order; new handles cover the rest. The old mapping goes once its work is done. No host
+//! wait.
 
 use super::core::{Core, Held};
 use crate::arena::{Frame, FrameId};

@@ -111,7 +111,7 @@ impl Core {
         each.map(run).collect()
     }
 
-    /// Bytes that a request lacks if all free memory is one hole, whole granules; `None` if the pool may not grow by
+    /// Bytes, in granules, that a request lacks if all free memory is one hole; `None` if the pool may not grow by
     /// them.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
@@ -134,9 +134,9 @@ impl Core {
             .saturating_sub(begin)
     }
 
-    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`. That is of a stream that runs behind
-    /// the run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents.
-    /// After a failure the run is where it was.
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind the
+    /// run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents. Or
+    /// fails, and the run stays.
     pub(crate) fn carry(
         &mut self,
         run: &Run,

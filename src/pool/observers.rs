@@ -9,8 +9,7 @@ use crate::record::{Recording, What};
 #[derive(Clone, Copy)]
 pub(crate) enum Event<'a> {
     Alloc,
-    /// Bytes before and after, as the pool rounds them, and bytes asked for. Told while the block has the larger
-    /// size.
+    /// Rounded bytes before and after, and bytes asked for. Told while the block has the larger size.
     Resize(u64, u64, u64),
     /// Freed behind the work that the stream has so far. Told before any request can get the memory.
     Free(&'a StreamCore),

@@ -2,8 +2,7 @@
 //!
 //! On an H200, mapping a handle elsewhere takes the allocating thread some 90 us, a new handle half of that. A
 //! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
-//! memory. So a pool may grow by a small part of its peak, or of the device's memory or its limit, and then in larger
-//! handles.
+//! memory. So a pool may grow by a small part of its peak, of the device's memory or of its limit, in larger handles.
 
 use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE_PART};
 use crate::device::{DeviceInfo, DeviceKind};

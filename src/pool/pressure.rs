@@ -32,8 +32,7 @@ pub struct Pressure {
 
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
-/// Makes room for a request (bytes, handles), if that is cheaper than mapping as many handles elsewhere; true if it
-/// did.
+/// Makes room for `bytes`, if that is cheaper than mapping `handles` elsewhere; true if it did.
 pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
 
 crate::sync::thread_local! {

@@ -163,8 +163,8 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Frees memory once the graphs of all `others` are gone, behind the work of the last graph's gate. `gate` is that of
-/// the graph that went before, if any.
+/// Frees memory once the graphs of all `others` are gone, behind the work of the last one's gate; `gate` is that of
+/// the graph before.
 pub(super) fn keep_for(
     mut others: Vec<Arc<Recorder>>,
     bytes: u64,
@@ -185,9 +185,8 @@ pub(super) fn keep_for(
     }));
 }
 
-/// Frees `block` once the graphs of all `recorders` are gone, and the work is done that its own stream and the stream
-/// of
-/// `timeline` have so far.
+/// Frees `block` once the graphs of all `recorders` are gone, behind the work that its stream and `timeline`'s have
+/// so far.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&block.lane().stream.timeline, timeline];
     let several = 1 + usize::from(streams[0].uid != streams[1].uid);
@@ -279,8 +278,7 @@ impl Lane {
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);
         }
-        // A part freed on another stream of the capture, or after it, is not allocated again: the graph does not
-        // order the next use behind this one.
+        // Not after the capture or on another stream of it: the graph does not order the next use behind this one.
         let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
         let gone = {
             let mut parts = lock(&private.parts);

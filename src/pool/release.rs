@@ -1,8 +1,7 @@
 //! Releases idle memory to the device, on request or above a soft limit, and unmaps stale mappings.
 //!
 //! A stale mapping whose work is done is kept, and its addresses become a gap: see [`Arena::keep`]. It is unmapped
-//! when another mapping needs the addresses, when its handle is released, or when too many are kept. A release is a
-//! job: see `job`.
+//! when another mapping needs the addresses, with its handle, or when too many are kept. Releases are jobs (`job`).
 
 use std::collections::HashSet;
 
@@ -147,8 +146,8 @@ impl Core {
         each.collect()
     }
 
-    /// Keeps stale mappings whose work is known to be done; begins to unmap those that may not be kept or are too
-    /// many.
+    /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or may not be
+    /// kept.
     pub(super) fn begin_reaping(&mut self) -> Option<Release> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());
         while pending.len() < PENDING_LOOKED_AT

@@ -291,8 +291,7 @@ impl Shared {
         each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))
     }
 
-    /// Makes the needed frames again and restores their contents, each part while the parts before it are copied.
-    /// After a failure it unmaps all again.
+    /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
         if sleeping.end == 0 {
             return Ok(());
@@ -316,8 +315,8 @@ impl Shared {
         });
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
-            // A frame that the driver does not unmap stays made. If the wait failed, copies may be under way, and
-            // their memory stays mapped.
+            // A frame that the driver does not unmap stays made. After a failed wait, memory stays mapped under the
+            // copies.
             let _ = parts.iter().try_for_each(|part| self.take_down(part));
         }
         made.and(waited)

@@ -172,8 +172,7 @@ pub(crate) struct LaneState {
     pub(crate) captured: Option<Arc<Lane>>,
 }
 
-/// Number of blocks that keep a retired lane alive, see `cache::lifetime`. Atomic, so that a free elsewhere takes no
-/// lock.
+/// Blocks that keep a retired lane alive, see `cache::lifetime`. Atomic, so that a free elsewhere takes no lock.
 #[derive(Default)]
 pub(crate) struct Outstanding(pub(super) AtomicI64);
 

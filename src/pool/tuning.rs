@@ -22,8 +22,8 @@ pub(crate) const LEAST_SLACK: f64 = 0.018;
 
 /// A GPU's pool may grow by the device's memory, or its limit, divided by this; by half of that whatever its peak is.
 /// Recomputed activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB make or map elsewhere 75 handles after
-/// the first iteration and hold 4,320 MiB; with 640 it is 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206
-/// to 6,098.
+/// the first iteration and hold 4,320 MiB; with 640 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206 to
+/// 6,098.
 pub(super) const DEVICE_PART: u64 = 320;
 
 /// It grows by more than half only up to the peak of live bytes divided by this, so that a small program holds little
@@ -98,17 +98,16 @@ pub(super) const DROPS_A_QUESTION: u64 = 4;
 pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 
 /// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too, up to a MiB. KV
-/// caches that peak at 160 MiB hold 1.077 of that, with 4 MiB here 1.103, with half a MiB 1.065; means of twelve
-/// traces thinned differently.
+/// caches of a peak of 160 MiB hold 1.077 of it, with 4 MiB here 1.103, with half a MiB 1.065; means of twelve
+/// thinned traces.
 pub(super) const LEAST_CACHE: u64 = 1 << 20;
 
 /// The same with several streams, where a cache's blocks move from stream to stream in batches. With a MiB a thread
 /// that frees what another allocates takes 250 to 640 ns a pair in place of 75 to 120.
 pub(super) const LEAST_CACHE_OF_SEVERAL: u64 = 4 << 20;
 
-/// All caches together may keep the slack divided by this, if that is more. With 4 MiB the moe trace allocates
-/// 204,000 times from the heap and frees 69,000 times into it; with 46 MiB, a fifth of its slack, 138,000 and 5,000
-/// times.
+/// All caches together may keep the slack divided by this, if that is more. With 4 MiB moe allocates 204,000 times
+/// from the heap and frees 69,000 times into it; with 46 MiB, a fifth of its slack, 138,000 and 5,000 times.
 pub(super) const CACHE_PART: u64 = 5;
 
 /// Misses for which a lane that found the pool's lock taken is crowded: a millisecond of a thread that does nothing
@@ -116,7 +115,7 @@ pub(super) const CACHE_PART: u64 = 5;
 pub(super) const CROWDED_MISSES: u32 = 4096;
 
 /// A crowded lane keeps its live bytes divided by this, beside what each cache may keep, and the pool grows by as
-/// much: eight threads with 10,000 live blocks each do 15 million pairs a second and hold an eighth more, without 2
+/// much: eight threads with 10,000 live blocks each do 15 million pairs a second and hold an eighth more; without, 2
 /// million.
 pub(super) const CROWDED_PART: u64 = 8;
 

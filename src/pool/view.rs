@@ -9,9 +9,8 @@
 //!
 //! # Copies from another device
 //!
-//! A stream orders work of its own device alone. So a copy from another device enters two logs: the destination's,
-//! on the stream given, and the source's, on a stream made on its device. Events order one behind the other;
-//! no other work of either device waits.
+//! A stream orders work of its own device alone. So a copy from another device enters two logs: the destination's, on
+//! the stream given, and the source's, on a stream of its device. Events order the two; no other work waits.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -413,8 +412,7 @@ pub(crate) fn same_len(what: &'static str, len: usize, wanted: usize) -> Result<
     Err(Error::invalid(what, why))
 }
 
-/// Calls `queue`, which queues a copy to `to` on `stream` from `from`, the memory of another device that `read`
-/// names.
+/// Calls `queue`, which queues a copy to `to` on `stream` from `from`, memory of another device that `read` names.
 fn from_peer(
     stream: &Stream,
     to: Option<Use<'_>>,

@@ -2,8 +2,7 @@
 //!
 //! Threads that miss their caches all need the heap, whose lock and memory move from core to core. A lane that finds
 //! the lock taken is *crowded* for a number of misses. Its cache keeps more, in proportion to its live bytes, and
-//! serves a miss by the next larger block, which keeps its size in all counts. So few requests need the heap, and
-//! these find its lock free.
+//! serves a miss with the next larger block, which keeps its size. So few requests need the heap and its lock.
 //!
 //! `tuning` bounds what a crowded lane keeps, and how much larger a block may be. Its requests grow the pool before they
 //! empty caches, up to the slack over a peak that counts what lanes keep: caches that threads empty for each other

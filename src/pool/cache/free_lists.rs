@@ -2,8 +2,7 @@
 //!
 //! A block freed and allocated again on one stream needs no driver call and no shared lock: the stream's order runs
 //! the old use before the new one. Sizes up to [`BINS`] units have a bin each; larger ones share a small table by
-//! hash. In the heap a cached block is allocated, so no hole merges with it. The pool empties caches before it makes
-//! a stream wait or grows.
+//! hash. In the heap a cached block is allocated, so no hole merges with it.
 //!
 //! A cache reserves its host memory when it is made, and never allocates later.
 
@@ -98,8 +97,7 @@ impl Cache {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }
 
-    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's. In bounds for any number, so that no
-    /// caller checks it.
+    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's. In bounds for any number.
     #[inline]
     fn bin(bytes: u64) -> usize {
         if is_slot(bytes) {

@@ -55,8 +55,7 @@ impl Lane {
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave and requests
-        // enter.
+        // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave.
         let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
         self.others.outstanding.enter(out);

@@ -2,8 +2,7 @@
 //!
 //! A `stream_cache` serves requests from a stream's own free blocks, which `free_lists` keeps by exact size.
 //! `thread_map` finds the cache for a thread, `lifetime` says how long it lives, `crowd` what it does while other
-//! threads have the pool's lock. `transfer` moves blocks between caches; `used` keeps free blocks that other streams
-//! still use.
+//! threads have the pool's lock. `transfer` moves blocks between caches; `used` keeps those that other streams use.
 
 mod crowd;
 mod free_lists;

@@ -59,8 +59,7 @@ pub(crate) fn met() -> bool {
     })
 }
 
-/// The lane for a free on `stream`; the caller holds it and a block of the pool. `None` if there is none in a closed
-/// pool.
+/// The lane for a free on `stream`; the caller holds it and a block of the pool. `None` if a closed pool has none.
 pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<LanePtr>> {
     let (pool, handle) = (shared.uid, stream.handle_id());
     if let Some(lane) = remembered(pool, handle) {

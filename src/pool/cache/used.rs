@@ -1,9 +1,8 @@
 //! Free blocks that other streams still use.
 //!
 //! A block with declared uses is free behind work of its own stream and of other streams. If its stream waited for
-//! them at the drop, its next work would no longer overlap with theirs. So the pool keeps the block, with a mark on
-//! each of them, until the driver says that they have reached the marks. Only a request that finds no other memory
-//! makes the block's stream wait.
+//! them at the drop, its next work would no longer overlap with theirs. So the pool keeps the block until the driver
+//! says that they are done. Only a request that finds no other memory makes the block's stream wait.
 //!
 //! The transfer cache's latch guards these blocks: see `transfer` for the order of locks.
 
@@ -105,8 +104,8 @@ impl Lane {
         self.shared.transfer.opportunistic && !self.is_observed
     }
 
-    /// Keeps a freed block of this lane that `marks` still use; the lane may be gone afterwards. False if the lane
-    /// keeps nothing.
+    /// Keeps a freed block of this lane that `marks` still use, after which the lane may be gone; false if it keeps
+    /// none.
     pub(crate) fn free_used(&self, block: &Block, marks: Marks) -> bool {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);

@@ -199,8 +199,8 @@ impl Core {
         self.arena.mapped() - self.grown() * without
     }
 
-    /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit
-    /// does. Returns the most bytes of a handle.
+    /// Promises `bytes`, if the slack allows it; once idle memory was `looked` for, if the limit does. Returns the
+    /// most bytes of a handle.
     fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
         let slack = if looked { u64::MAX } else { self.slack(bytes) };
         if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
