@@ -19,10 +19,10 @@ use crate::error::{Error, Result};
 const GREETING: &[u8; 8] = b"warpool1";
 /// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Most connections that rank 0 listens to at once, and the time that it gives each for its greeting.
+/// Most connections whose greeting rank 0 awaits at once, and the time that each has for it.
 const CALLERS: usize = 64;
 const GREETING_TIME: Duration = Duration::from_secs(1);
-/// Most missing ranks that an error names: a launcher may tell of any number.
+/// Most missing ranks that an error names: a job may have any number.
 const NAMED: usize = 32;
 
 fn failure(words: impl Into<String>) -> Error {
@@ -66,7 +66,7 @@ pub(super) fn meet(
 
 /// Whether all ranks came; the error for those that did names the first of those that did not.
 fn all_there(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> Result<()> {
-    // One look: a rank may come between two.
+    // The missing ranks are listed once, because a rank may come between two lists.
     let mut missing = (1..ranks.size).filter(|&rank| !is_there(rank));
     let named: Vec<u32> = missing.by_ref().take(NAMED).collect();
     if named.is_empty() {
@@ -115,7 +115,7 @@ fn listen(
     let mut callers: Vec<Caller> = Vec::new();
     let all = |there: &HashMap<u32, TcpStream>| there.len() as u64 + 1 == u64::from(ranks.size);
     while !all(&there) && Instant::now() < deadline {
-        // While there are too many, others wait in the system's queue.
+        // Further connections wait in the system's queue.
         while callers.len() < CALLERS {
             match listener.accept() {
                 Ok((stream, _)) => callers.extend(Caller::new(stream)),
@@ -145,8 +145,8 @@ fn listen(
     outcome
 }
 
-/// A connection that has not said its whole greeting. A stranger may say nothing, or byte after byte, and
-/// nobody waits for it.
+/// A connection whose greeting is not complete. A stranger may send nothing, or one byte at a time, and
+/// must not block rank 0.
 struct Caller {
     stream: TcpStream,
     said: [u8; 16],
@@ -165,7 +165,7 @@ impl Caller {
         })
     }
 
-    /// The rank, or `None` while more of the greeting is to come.
+    /// The rank, or `None` while the greeting is incomplete.
     fn rank(&mut self, ranks: &Ranks) -> io::Result<Option<u32>> {
         while self.read < self.said.len() {
             match self.stream.read(&mut self.said[self.read..]) {
@@ -187,7 +187,7 @@ impl Caller {
     }
 }
 
-/// Connects to the first of the address's places that answers in time.
+/// Connects to the first address of the host that answers in time.
 fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
     for place in address.to_socket_addrs()? {
@@ -199,8 +199,8 @@ fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     outcome
 }
 
-/// The connection, unless it is one with itself: the system may call from the very port that is called, while
-/// nobody listens there. Kept, it would keep rank 0 from listening too.
+/// Refuses a connection to itself: while nothing listens on the port, the system may choose that same port as
+/// the source. Keeping it would also keep rank 0 from listening.
 fn another(stream: TcpStream) -> io::Result<TcpStream> {
     match stream.local_addr()? == stream.peer_addr()? {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -208,7 +208,7 @@ fn another(stream: TcpStream) -> io::Result<TcpStream> {
     }
 }
 
-/// Whether the system ended a connection, rather than whoever is at its other end.
+/// Whether the operating system ended the connection, and not the peer.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted};
     matches!(
@@ -227,7 +227,7 @@ fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
             },
             Err(error) => error,
         };
-        // What is no address, as one without a port, does not become one.
+        // A malformed address, for example without a port, will not become valid.
         if Instant::now() >= deadline || error.kind() == io::ErrorKind::InvalidInput {
             return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
         }
@@ -283,13 +283,13 @@ fn leave(
     let part = sign(path, 0);
     fs::write(&part, answer(&outcome)).map_err(&io)?;
     fs::rename(&part, path).map_err(&io)?;
-    // Each rank removes its announcement once it has read the answer; then the file can be removed. One that is left
-    // of a job that was ended may stand for a rank that is still to come.
+    // Each rank removes its announcement once it has read the answer; then the file can be removed. An announcement
+    // left by an earlier, aborted job may look like that of a rank that is still to come.
     let limit = deadline.max(Instant::now() + Duration::from_secs(2));
     while (1..ranks.size).any(is_there) && Instant::now() < limit {
         std::thread::sleep(PAUSE);
     }
-    // Where it stays, the next job is told.
+    // If the file stays, the next job gets an error.
     let _ = fs::remove_file(path);
     outcome
 }
@@ -308,7 +308,7 @@ fn find(ranks: &Ranks, path: &Path, deadline: Instant) -> Result<Vec<u8>> {
             Err(_) => std::thread::sleep(PAUSE),
         }
     };
-    // Where it stays, rank 0 waits for a while longer.
+    // If the file stays, rank 0 waits a little longer.
     let _ = fs::remove_file(&mine);
     match words?.split_at_checked(5) {
         Some((head, bytes)) => understood(head[0], bytes.to_vec()),
@@ -341,7 +341,7 @@ mod tests {
         })
     }
 
-    /// A port that nobody listens at, and a file that is not there.
+    /// A port on which nothing listens, and a file that does not exist.
     fn places(folder: &Path) -> [String; 2] {
         let free = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -445,13 +445,13 @@ mod tests {
         }
     }
 
-    /// As behind a firewall, which answers nothing: the system itself tries for minutes.
+    /// Like a firewall that drops packets: the system itself would try for minutes.
     #[test]
     fn a_rank_0_that_answers_nothing_is_waited_for_no_longer_than_the_time_given() {
         use std::os::fd::AsRawFd;
 
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // SAFETY: an open socket. It has room for one connection, and nobody takes it.
+        // SAFETY: an open socket. Its queue has space for one connection, and nothing accepts it.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let address = listener.local_addr().unwrap();
         let brief = Duration::from_millis(100);
@@ -468,11 +468,12 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(20));
     }
 
-    /// A system that looks for a port to call from may take the one that is called, while nobody listens there.
+    /// While nothing listens on a port, the system may choose it as the source port of a connection to itself.
     #[test]
     fn a_rank_that_calls_before_rank_0_listens_does_not_reach_itself() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The system calls from ports of the other parity than those that it gives to who listens.
+        // The system takes source ports of the other parity than the ports that it assigns to
+        // listeners.
         let port = free.local_addr().unwrap().port() ^ 1;
         let address = format!("127.0.0.1:{port}");
         if TcpListener::bind(&address).is_err() {
@@ -508,7 +509,7 @@ mod tests {
         std::thread::scope(|scope| {
             let second = scope.spawn(|| meet(&ranks[1], patience, || Ok(Vec::new())));
             let (stream, _) = before.accept().unwrap();
-            // Closed with the greeting unread, it is reset.
+            // Closing the connection with the greeting unread resets it.
             while stream.peek(&mut [0; 16]).unwrap() < 16 {}
             drop((before, stream));
             let first = meet(&ranks[0], patience, || Ok(vec![7; 128]));

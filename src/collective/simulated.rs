@@ -286,7 +286,7 @@ impl World {
         let name = call.act.name();
         let there = &state.rounds[&run].calls;
         let (Meeting::All(number) | Meeting::Two { number, .. }) = meeting;
-        // Who is not there, and as which kind it would count this meeting.
+        // The ranks that are missing, and the kind as which each would count this meeting.
         let missing: Vec<(u32, Kind)> = match meeting {
             Meeting::All(_) => (0..self.size)
                 .filter(|&rank| there[rank as usize].is_none())

@@ -1,7 +1,7 @@
 //! The driver's own stream-ordered pool (`cudaMallocAsync`), for comparison with this crate's.
 //!
-//! It is a separate pool with the release threshold at its maximum: it keeps its memory, as a
-//! [`Pool`](crate::Pool) does, and nothing else in the process shares it.
+//! It is a separate pool with the release threshold at its maximum: it keeps its memory, like a
+//! [`Pool`](crate::Pool), and nothing else in the process shares it.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;

@@ -126,14 +126,15 @@ fn one_stream(raw: RawStream) -> Result<RawStream> {
     Err(Error::invalid("stream", why))
 }
 
-/// What [`adopt`] made of cudarc's stream. The default stream's handle is the same in every context.
+/// The core that [`adopt`] made for cudarc's stream. The default stream's handle is the same in
+/// every context, so the context is compared too.
 fn adopted(device: &Device, stream: &CudaStream) -> Option<Arc<StreamCore>> {
     let known = device.owned_stream(RawStream(stream.cu_stream() as u64))?;
     let same = theirs(&known).is_ok_and(|it| it.context() == stream.context());
     same.then_some(known)
 }
 
-/// cudarc's stream of an adopted one.
+/// cudarc's stream behind an adopted one.
 fn theirs(stream: &StreamCore) -> Result<&CudaStream> {
     let owner = stream.owner.get().and_then(|owner| owner.downcast_ref());
     let why = "it is not one that interop::cudarc::adopt took";
@@ -460,7 +461,7 @@ struct Lent {
 impl Lent {
     /// Lends `bytes` at `addr` that `stream` may use now.
     fn new(stream: &Stream, addr: Addr, bytes: u64) -> Result<Self> {
-        // There the end could make nobody wait.
+        // In a host call, the drop could make nothing wait.
         may_wait()?;
         let stream = Arc::clone(stream.core());
         if addr == 0 && bytes > 0 {
@@ -472,7 +473,8 @@ impl Lent {
             stream,
             bytes,
         };
-        // What the stream waited for is covered by a record that is made only by a wait for this entry.
+        // The work that the stream had waited for is covered only by a record that a wait for this
+        // entry makes.
         let (used, captures) = (
             lent.place().used(bytes, true),
             lent.stream.timeline.captures(),
@@ -571,7 +573,7 @@ mod tests {
         let theirs = pool.alloc_filled(&stream, 64, 1_u8).unwrap();
         theirs.download().unwrap();
         let lent = Lent::new(&stream, theirs.addr(), 64).unwrap();
-        // The second of two finds its order known.
+        // The second use finds that its order is known.
         for value in 2..4 {
             let (tell, told) = channel();
             let graph = std::thread::scope(|scope| {

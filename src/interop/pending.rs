@@ -7,9 +7,10 @@
 //! the use enter the buffer's log, as ordered up to everything queued on its stream by that time. That may be
 //! more than the launch itself, and is never less.
 //!
-//! A stream's uses that are neither met nor the same may be very many, as reads of ever other parts. Beyond
-//! [`MANY`] they are one, of all bytes from the first to the last. What meets that does not show of each of
-//! them that it is queued: so it enters the log, and stays.
+//! A stream may have many pending uses that neither conflict nor repeat, for example reads of ever other
+//! parts. Beyond [`MANY`] they are merged into one, from the first byte to the last. A conflict with a
+//! merged use does not show that each of its parts is queued. So the merged use enters the log, and also
+//! stays pending.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::device::{Held, Place, StreamCore, lock, note_behind, wait_before};
 use crate::error::Result;
 use crate::sync::Mutex;
 
-/// Uses of a stream that are kept apart, of each kind.
+/// Most separate pending uses of a stream, for reads and for writes.
 const MANY: usize = 16;
 
 /// Uses that have begun and are not yet in the buffer's log.
@@ -31,7 +32,7 @@ struct Begun {
     captures: u64,
     stream: Arc<StreamCore>,
     span: Span,
-    /// Several uses, with what lies between them.
+    /// Whether this is several uses, and includes the bytes between them.
     merged: bool,
     held: Held,
 }
@@ -103,7 +104,7 @@ impl Pending {
     }
 }
 
-/// Adds a use, to another one if it is the same or there are [`MANY`].
+/// Adds a use, or merges it with one that is the same, or with another once there are [`MANY`].
 fn add(begun: &mut Vec<Begun>, new: Begun) {
     let alike = |other: &&mut Begun| {
         Arc::ptr_eq(&other.stream, &new.stream) && other.span.writes == new.span.writes
@@ -177,7 +178,8 @@ mod tests {
             begun.expect("it begins");
         }
 
-        /// Another library's launch: held up until the sender goes, then writes `value` everywhere.
+        /// Another library's launch: blocked until the sender is dropped, then writes `value`
+        /// everywhere.
         fn launch(&self, value: u32) -> Sender<()> {
             let (open, wait) = channel::<()>();
             let backend = self.theirs.device().backend();
@@ -283,7 +285,7 @@ mod tests {
         for at in 0..=MANY as u64 {
             world.begin(bytes(10 * at, 10 * at + 1, false));
         }
-        // The first is one with the last, up to byte 161.
+        // The first use is merged with the last, up to byte 161.
         let all = count(&world);
         settle(0, 100);
         assert_eq!(count(&world), all - 9, "those apart are met");

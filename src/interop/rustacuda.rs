@@ -80,7 +80,7 @@ pub unsafe fn adopt(device: &Device, stream: &rustacuda::stream::Stream) -> Resu
             "rustacuda's streams need a GPU: open the device with Device::cuda_current",
         ));
     }
-    // SAFETY: the layout is as `handle_of` requires; the tests below check it.
+    // SAFETY: the layout is the one that `handle_of` requires; the tests below check it.
     let raw = RawStream(unsafe { handle_of(stream) } as u64);
     // SAFETY: the caller guarantees the stream's device, context and lifetime.
     unsafe { device.adopt_stream(raw) }
@@ -98,9 +98,9 @@ pub fn pointer<T: Pod>(view: &View<'_, T>) -> DevicePointer<T> {
 /// host waits before `work` for everything that writes the elements, and after it for rustacuda's work.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the stream's device is not a GPU or the stream is under capture, and as for any
-/// operation on typed memory; any error of the driver from a wait. `work` has then not been called, unless
-/// the last wait failed.
+/// [`Error::Invalid`] if the stream's device is not a GPU or the stream is under capture, and for the
+/// reasons of any operation on typed memory; any error of the driver from a wait. `work` has then not been
+/// called, unless the last wait failed.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     view: View<'_, T>,
@@ -124,7 +124,7 @@ pub fn lend_mut<T: Pod, R>(
 ) -> Result<R> {
     let (used, len) = ([view.used()], view.len());
     waited(stream, &used, || {
-        // SAFETY: as in `lend`, and nothing else uses the elements.
+        // SAFETY: the same as in `lend`, and nothing else uses the elements.
         work(unsafe { DeviceSlice::from_raw_parts_mut(pointer(&view.as_view()), len) })
     })
 }
@@ -147,7 +147,7 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
     })
 }
 
-/// The driver's default stream, waited for where `work` panics too.
+/// The driver's default stream; waited for also if `work` panics.
 struct DefaultStream<'a>(&'a Stream);
 
 impl DefaultStream<'_> {
@@ -159,7 +159,7 @@ impl DefaultStream<'_> {
 
 impl Drop for DefaultStream<'_> {
     fn drop(&mut self) {
-        // The panic goes on, and says more.
+        // The panic continues, and is the more important error.
         let _ = self.wait();
     }
 }
@@ -170,7 +170,8 @@ mod tests {
 
     use super::*;
 
-    /// A rustacuda stream that holds `handle` and is never dropped, so that no driver hears of it.
+    /// A rustacuda stream that holds `handle` and is never dropped, so that it is not passed to a
+    /// driver.
     fn stream_holding(handle: usize) -> ManuallyDrop<rustacuda::stream::Stream> {
         // SAFETY: the type is one pointer wide and every pointer is a value of it; it is neither
         // used nor dropped as a stream.
@@ -181,7 +182,7 @@ mod tests {
     fn the_hidden_handle_is_the_one_rustacuda_prints() {
         for handle in [0x1usize, 0xDEAD_BEEF, 0x7F12_3456_7890] {
             let stream = stream_holding(handle);
-            // SAFETY: what this test is about.
+            // SAFETY: this is what the test checks.
             let read = unsafe { handle_of(&stream) };
             assert_eq!(
                 format!("{:?}", *stream),
@@ -217,7 +218,7 @@ mod tests {
     fn a_rustacuda_stream_cannot_be_adopted_by_the_host_device() {
         let device = Device::host().unwrap();
         let stream = stream_holding(0x10);
-        // SAFETY: refused before the stream is looked at.
+        // SAFETY: refused before the stream is used.
         let refused = unsafe { adopt(&device, &stream) };
         assert!(matches!(refused, Err(Error::Invalid { .. })));
     }

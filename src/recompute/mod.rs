@@ -1,25 +1,25 @@
-//! Recompute: which activations of a layered computation to keep, and which to make again.
+//! Recomputation: which activations of a layered computation to keep, and which to compute again.
 //!
-//! A training step runs its *stages* forward, and then backward in the opposite order. Backward needs
-//! what forward made. Where that is more than the memory there is, some of it is dropped and made again
-//! from an earlier activation. [`plan`] finds the order of work that fits a budget of bytes and takes
-//! the least time; [`keep_every`] is the plain rule, to compare with. Both give a [`Plan`]: a list of
-//! [`Action`]s that the application carries out one by one. Nothing here knows of a device.
+//! A training step runs its *stages* forward, and then backward in reverse order. Backward needs
+//! results of forward. If they exceed the memory, some are dropped and computed again from an earlier
+//! activation. [`plan`] finds the order of work that fits a budget of bytes and takes the least time;
+//! [`keep_every`] is the simple rule, for comparison. Both return a [`Plan`]: a list of [`Action`]s
+//! that the application executes one by one. This module uses no device.
 //!
 //! # Example
 //! ```
 //! use warpool::recompute::{Action, Stage, plan};
 //!
-//! // Twelve equal layers of 64 MiB each, and room for five of them.
+//! // twelve equal layers of 64 MiB each, and memory for five of them
 //! let layer = Stage { forward_time: 10, backward_time: 20, ..Stage::new(64 << 20) };
 //! let stages = vec![layer; 12];
 //! let plan = plan(&stages, 64 << 20, 5 * (64 << 20))?;
 //! assert!(plan.peak_bytes <= 5 * (64 << 20));
 //! for action in plan.actions {
 //!     match action {
-//!         Action::Forward { stage: _, keep_input: _ } => { /* run it; keep its output alone */ }
-//!         Action::ForwardSaving { stage: _ } => { /* run it; keep all that its backward needs */ }
-//!         Action::Backward { stage: _ } => { /* run it; drop what it needed */ }
+//!         Action::Forward { stage: _, keep_input: _ } => { /* run it; keep only its output */ }
+//!         Action::ForwardSaving { stage: _ } => { /* run it; keep everything that its backward needs */ }
+//!         Action::Backward { stage: _ } => { /* run it; drop everything that it needed */ }
 //!         _ => {}
 //!     }
 //! }
@@ -39,29 +39,30 @@ mod tests;
 
 use crate::error::{Error, Result};
 
-/// One stage of a chain: what it costs, and what it leaves.
+/// One stage of a chain: its times and its bytes.
 ///
-/// [`Stage::new`] makes one whose fields are then set, as `Stage { forward_time: 10, ..Stage::new(64) }`.
+/// [`Stage::new`] makes one; then set its fields, for example `Stage { forward_time: 10, ..Stage::new(64)
+/// }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stage {
-    /// Time of its forward, in a unit of the caller's.
+    /// Time of its forward, in any unit.
     pub forward_time: u64,
     /// Time of its backward, in the same unit.
     pub backward_time: u64,
-    /// Bytes of its output, which are those of its output's gradient too.
+    /// Bytes of its output, and of its output's gradient.
     pub output_bytes: u64,
-    /// Bytes that a forward which saves leaves for the backward, the output among them, the input not;
-    /// no less than the output.
+    /// Bytes that a saving forward keeps for the backward, including the output and not the input; at
+    /// least `output_bytes`.
     pub saved_bytes: u64,
-    /// Bytes that its forward has for itself while it runs.
+    /// Bytes that its forward needs only while it runs.
     pub forward_scratch: u64,
-    /// Bytes that its backward has for itself while it runs.
+    /// Bytes that its backward needs only while it runs.
     pub backward_scratch: u64,
 }
 
 impl Stage {
-    /// A stage with an output of so many bytes, which saves nothing but that; forward takes a time of
-    /// 1, backward of 2.
+    /// A stage with an output of `output_bytes` that saves nothing else. Its forward takes time 1,
+    /// its backward 2.
     #[must_use]
     pub fn new(output_bytes: u64) -> Self {
         Self {
@@ -75,28 +76,29 @@ impl Stage {
     }
 }
 
-/// One step of a [`Plan`]. Stages are counted from 0; the input of stage 0 is the chain's own and is
-/// always there.
+/// One step of a [`Plan`]. Stages are counted from 0; the input of stage 0 is the chain's input and
+/// is always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Run the stage's forward and keep its output alone. Its input is dropped, unless it is to be kept
-    /// as a checkpoint.
+    /// Run the stage's forward and keep only its output. Drop its input, unless it is kept as a
+    /// checkpoint.
     Forward {
-        /// Which stage.
+        /// The stage.
         stage: usize,
-        /// Whether its input stays.
+        /// Whether its input is kept.
         keep_input: bool,
     },
-    /// Run the stage's forward and keep all that its backward needs: its input, and what it saves.
+    /// Run the stage's forward and keep everything that its backward needs: its input, and what it
+    /// saves.
     ForwardSaving {
-        /// Which stage.
+        /// The stage.
         stage: usize,
     },
-    /// Run the stage's backward: the gradient of its output becomes that of its input, and what it
-    /// needed is dropped.
+    /// Run the stage's backward: it turns the gradient of its output into that of its input. Then
+    /// drop what it needed.
     Backward {
-        /// Which stage.
+        /// The stage.
         stage: usize,
     },
 }
@@ -105,12 +107,12 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// What to do, in order.
+    /// The actions, in order.
     pub actions: Vec<Action>,
-    /// Time of all of it, in the stages' unit.
+    /// The time of all actions, in the stages' unit.
     pub time: u64,
-    /// Most bytes that are kept at once: the chain's input, activations, what is saved, gradients and
-    /// scratch memory.
+    /// Most bytes kept at once: the chain's input, activations, saved values, gradients and scratch
+    /// memory.
     pub peak_bytes: u64,
     forwards: u64,
 }
@@ -126,7 +128,7 @@ impl Plan {
         })
     }
 
-    /// Forwards run, those that are run again among them.
+    /// Number of forwards, including repeated ones.
     #[cfg(test)]
     pub(crate) fn forwards(&self) -> u64 {
         self.forwards
@@ -169,10 +171,10 @@ fn check(stages: &[Stage], input_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Most stages of a chain that is planned: the tables of more would fill the host's memory.
+/// Most stages of a chain: larger tables would fill the host's memory.
 const MOST_STAGES: usize = 1000;
 
-/// The plans of the least memory for a chain, if it is one and not too long.
+/// The plans with the least memory for a chain, if it is valid and not too long.
 fn least(stages: &[Stage], input_bytes: u64) -> Result<optimal::Least<'_>> {
     check(stages, input_bytes)?;
     if stages.len() > MOST_STAGES {
@@ -182,17 +184,17 @@ fn least(stages: &[Stage], input_bytes: u64) -> Result<optimal::Least<'_>> {
     Ok(optimal::Least::of(stages, input_bytes))
 }
 
-/// The plan of the least time among those whose [`peak_bytes`](Plan::peak_bytes) are at most
+/// The plan with the least time among those whose [`peak_bytes`](Plan::peak_bytes) are at most
 /// `budget_bytes`, for a chain whose input has `input_bytes`.
 ///
-/// Checkpoints are kept until they are used. Bytes are counted in units of the budget's 64th to 4,096th
-/// part, the finer the fewer stages, each size rounded up; with a budget below that many bytes the plan
-/// is exact. Takes time by the cube of the number of stages: some milliseconds for 30, a second for
-/// 100.
+/// Checkpoints are kept until they are used. Bytes are counted in units of 1/64 to 1/4,096 of the
+/// budget, the finer the fewer the stages, and each size is rounded up; if the budget has fewer bytes
+/// than units, the plan is exact. The time grows with the cube of the number of stages: some
+/// milliseconds for 30, a second for 100.
 ///
 /// # Errors
-/// [`Error::Invalid`] without a stage or with more than 1,000, with a stage that saves less than its output, with
-/// sums beyond 2^62, and where no plan fits: it says which budget would do.
+/// [`Error::Invalid`] if there is no stage or more than 1,000, a stage saves less than its output, sums exceed
+/// 2^62, or no plan fits; the error then names a budget that is enough.
 pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Plan> {
     let least = least(stages, input_bytes)?;
     if budget_bytes < least.budget() {
@@ -204,7 +206,8 @@ pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Pla
             ),
         ));
     }
-    // Sizes are rounded up to units, so that a budget that just does may be too small in those.
+    // Sizes are rounded up to units, so a budget that is just enough in bytes may be too small in
+    // units.
     let actions = optimal::actions(stages, input_bytes, budget_bytes);
     Plan::of(
         stages,
@@ -213,8 +216,9 @@ pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Pla
     )
 }
 
-/// The plan that keeps the input of every `stride`-th stage in the forward pass and runs the stages
-/// between two of them again, saving, before their backward. With a stride of 1 nothing is run again.
+/// The plan that keeps the input of every `stride`-th stage in the forward pass. Before their
+/// backward, the stages between two of them run again and save. With a stride of 1 nothing runs
+/// again.
 ///
 /// ```
 /// use warpool::recompute::{Plan, Stage, keep_every, least_budget};
@@ -229,7 +233,8 @@ pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Pla
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] as [`plan`], but for the budget and many stages, and for a stride of 0.
+/// [`Error::Invalid`] if the stride is 0; also see [`plan`], except for the budget and the number
+/// of stages.
 pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<Plan> {
     check(stages, input_bytes)?;
     if stride == 0 {
@@ -261,7 +266,7 @@ pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<P
 /// The smallest budget that [`plan`] finds a plan for.
 ///
 /// # Errors
-/// As [`plan`], but for the budget.
+/// See [`plan`], except for the budget.
 pub fn least_budget(stages: &[Stage], input_bytes: u64) -> Result<u64> {
     Ok(least(stages, input_bytes)?.budget())
 }

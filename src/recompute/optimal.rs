@@ -1,27 +1,28 @@
-//! The recurrence: the least time, and the least memory, of every stretch of stages.
+//! The recurrence for the least time and the least memory of every stretch of stages.
 //!
-//! A *stretch* is the stages from `first` to `last` with the input of `first` and the gradient of
-//! `last`'s output there. Its memory counts all but that input. It begins in one of two ways:
+//! A *stretch* is the stages from `first` to `last`, given the input of `first` and the gradient of
+//! `last`'s output. Its memory includes everything but that input. It begins in one of two ways:
 //!
-//! - **save**: `first` runs forward saving, the stretch behind it follows, then its backward;
-//! - **again from `next`**: the stages before `next` run forward, only `next`'s input is kept of them,
-//!   the stretch from `next` follows, then the stretch before it.
+//! - **save**: `first` runs a saving forward; the stretch after it follows; then the backward of
+//! `first`;
+//! - **repeat from `next`**: the stages before `next` run forward and only `next`'s input is kept; the
+//! stretch from `next` follows; then the stretch before it.
 
 use super::{Action, Stage};
 
-/// Records of the table at most.
+/// Most records of the table.
 const RECORDS: usize = 1 << 21;
 
-/// Finest division of a budget.
+/// Most units of a budget.
 const MOST_UNITS: usize = 4096;
 
-/// Coarsest.
+/// Fewest units of a budget.
 const FEWEST_UNITS: usize = 64;
 
-/// No plan.
+/// The time if there is no plan.
 const NEVER: u64 = u64::MAX;
 
-/// The sizes of a chain, in some unit.
+/// The sizes of a chain, in units.
 struct Chain<'a> {
     stages: &'a [Stage],
     input: u64,
@@ -48,7 +49,8 @@ impl Chain<'_> {
         }
     }
 
-    /// Memory while `first` of a stretch up to `last` runs forward saving, and while its backward runs.
+    /// Memory while `first` of a stretch up to `last` runs its saving forward, and while its backward
+    /// runs.
     fn to_save(&self, first: usize, last: usize) -> u64 {
         let facts = &self.stages[first];
         let forward = self.output(last) + self.units(facts.forward_scratch);
@@ -57,7 +59,7 @@ impl Chain<'_> {
         self.saved(first) + forward.max(backward)
     }
 
-    /// Memory while `stage` runs forward plainly, in a stretch from `first` to `last`.
+    /// Memory while `stage` runs a plain forward, in a stretch from `first` to `last`.
     fn to_run(&self, stage: usize, first: usize, last: usize) -> u64 {
         let input = if stage == first {
             0
@@ -71,18 +73,18 @@ impl Chain<'_> {
     }
 }
 
-/// Number of a stretch in a table of all of them.
+/// Index of a stretch in the table.
 fn stretch(count: usize, first: usize, last: usize) -> usize {
     first * count + last
 }
 
-/// Stretches, shorter ones first.
+/// All stretches, shorter ones first.
 fn stretches(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |length| (0..count - length).map(move |first| (first, first + length)))
 }
 
-/// Adds the actions of a stretch, where `choice` says how one begins: with its own number to save, else
-/// again from that stage.
+/// Adds the actions of a stretch. `choice` returns how a stretch begins: its own first stage to save,
+/// otherwise the stage to repeat from.
 fn add(
     actions: &mut Vec<Action>,
     (first, last): (usize, usize),
@@ -109,10 +111,10 @@ fn add(
     add(actions, (first, next - 1), memory, chain, choice);
 }
 
-/// The plan of the least memory, whatever its time.
+/// The plan with the least memory, regardless of its time.
 pub(super) struct Least<'a> {
     chain: Chain<'a>,
-    /// By stretch: bytes, and how it begins.
+    /// For each stretch: its bytes, and how it begins.
     table: Vec<(u64, usize)>,
 }
 
@@ -143,7 +145,7 @@ impl<'a> Least<'a> {
         Self { chain, table }
     }
 
-    /// Its bytes, the chain's input among them.
+    /// Its bytes, including the chain's input.
     pub(super) fn budget(&self) -> u64 {
         self.chain.input + self.table[self.chain.stages.len() - 1].0
     }
@@ -157,7 +159,7 @@ impl<'a> Least<'a> {
     }
 }
 
-/// The actions of the least time within `budget` bytes; `None` where none fit in units of it.
+/// The actions with the least time within `budget` bytes; `None` if none fit, counted in units.
 pub(super) fn actions(stages: &[Stage], input_bytes: u64, budget: u64) -> Option<Vec<Action>> {
     let count = stages.len();
     let most = (RECORDS / (count * (count + 1) / 2)).clamp(FEWEST_UNITS, MOST_UNITS) as u64;
@@ -183,7 +185,7 @@ pub(super) fn actions(stages: &[Stage], input_bytes: u64, budget: u64) -> Option
     Some(actions)
 }
 
-/// By stretch and by memory up to `units`: the least time, and how it begins.
+/// For each stretch and each memory up to `units`: the least time, and how the stretch begins.
 fn fill(chain: &Chain<'_>, units: u64) -> Vec<(u64, u32)> {
     let count = chain.stages.len();
     let width = units as usize + 1;

@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use super::walk::walk;
 use super::*;
 
-/// What is there between two actions: a bit a stage for its output and for what it saved, the gradient,
-/// and the checkpoints that must stay until they are used.
+/// The state between two actions: one bit per stage for its output, and one for what it saved; the
+/// gradient; and the checkpoints that must be kept until they are used.
 type Position = (u32, u32, usize, u32);
 
-/// The least time of any order of actions within the budget, found by looking at all of them.
+/// The least time of any order of actions within the budget, found by trying all of them.
 ///
-/// Checkpoints are kept until they are used, as the plan's are. Independent of the recurrence: it knows
-/// only what an action needs and leaves.
+/// Checkpoints are kept until they are used, like those of a plan. Independent of the recurrence: it
+/// knows only what each action needs and leaves.
 fn least_time(stages: &[Stage], input: u64, budget: u64) -> Option<u64> {
     let count = stages.len();
     let input_of = |stage: usize| {

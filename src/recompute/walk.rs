@@ -1,4 +1,4 @@
-//! What a list of actions does: checked step by step, with its time and its peak.
+//! Executes a list of actions on paper: checks each step, and computes the time and the peak.
 
 use super::{Action, Stage};
 use crate::error::{Error, Result};
@@ -11,22 +11,22 @@ pub(super) struct Walked {
     pub(super) forwards: u64,
 }
 
-/// What is kept between two actions.
+/// The state between two actions.
 struct Kept<'a> {
     stages: &'a [Stage],
     input_bytes: u64,
-    /// By stage: its output is there by itself.
+    /// For each stage: whether its output is kept separately.
     outputs: Vec<bool>,
-    /// By stage: all that its backward needs is there, its input apart.
+    /// For each stage: whether everything that its backward needs is kept, except its input.
     saved: Vec<bool>,
-    /// Bytes of these and those.
+    /// Bytes of `outputs` and `saved`.
     held: u64,
-    /// The stage whose output's gradient is there.
+    /// The stage whose output's gradient is kept.
     gradient: usize,
 }
 
 impl Kept<'_> {
-    /// Bytes of the input of a stage, by itself.
+    /// Bytes of a stage's input alone.
     fn input_of(&self, stage: usize) -> u64 {
         match stage {
             0 => self.input_bytes,
@@ -38,7 +38,7 @@ impl Kept<'_> {
         stage == 0 || self.outputs[stage - 1] || self.saved[stage - 1]
     }
 
-    /// Sets whether a stage's output is there by itself.
+    /// Sets whether a stage's output is kept separately.
     fn set_output(&mut self, stage: usize, there: bool) {
         let bytes = self.stages[stage].output_bytes;
         set(&mut self.outputs[stage], there, &mut self.held, bytes);
@@ -60,7 +60,7 @@ impl Kept<'_> {
     }
 }
 
-/// Sets whether something of `bytes` is there, and counts it in `held`.
+/// Sets a flag, and counts its `bytes` in `held`.
 fn set(is_there: &mut bool, there: bool, held: &mut u64, bytes: u64) {
     match (std::mem::replace(is_there, there), there) {
         (false, true) => *held += bytes,
@@ -76,7 +76,7 @@ fn refused(action: Action, why: &str) -> Error {
 /// Walks through `actions`.
 ///
 /// # Errors
-/// Where an action needs what is not there, and where work is left at the end.
+/// If an action needs something that is not kept, or if work is left at the end.
 pub(super) fn walk(stages: &[Stage], input_bytes: u64, actions: &[Action]) -> Result<Walked> {
     let count = stages.len();
     let mut kept = Kept {
@@ -101,7 +101,7 @@ pub(super) fn walk(stages: &[Stage], input_bytes: u64, actions: &[Action]) -> Re
     Ok(walked)
 }
 
-/// Carries one action out; gives the bytes there while it ran.
+/// Executes one action; returns the bytes kept while it ran.
 fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64> {
     let (Action::Forward { stage, .. }
     | Action::ForwardSaving { stage }
@@ -139,10 +139,11 @@ fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64>
             if kept.gradient != stage + 1 || !kept.saved[stage] {
                 return Err(refused(action, "what it needs is not there"));
             }
-            // The gradient of the input is made while that of the output is read.
+            // The gradient of the input is written while that of the output is read.
             let during = kept.bytes() + kept.input_of(stage) + facts.backward_scratch;
             kept.set_saved(stage, false);
-            // Backward of the stage before needs what that one saves, not its output by itself.
+            // The backward of the stage before needs what that stage saved, not its output by
+            // itself.
             for gone in [Some(stage), stage.checked_sub(1)].into_iter().flatten() {
                 kept.set_output(gone, false);
             }

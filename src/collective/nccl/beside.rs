@@ -13,8 +13,8 @@
 //!
 //! The branches of a graph have no such order: captured steps of a reducer use the first communicator alone.
 //!
-//! Where the GPU of a rank has too little room, no rank uses a second. The split itself tells the others: this
-//! rank takes no part in the new communicator, which then has fewer ranks.
+//! If the GPU of one rank has too little room, no rank uses a second communicator. The split itself tells the
+//! others: this rank takes no part in the new communicator, which then has fewer ranks.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl Nccl {
     }
 }
 
-/// Whether a GPU with so many multiprocessors holds the kernels of two communicators, under NCCL's variables.
+/// Whether a GPU with this many multiprocessors holds the kernels of two communicators, under NCCL's
+/// variables.
 ///
 /// Each block has a multiprocessor of its own. Half as many more are needed, because from compute capability
 /// 9.0 on four blocks begin together, within one of up to eight groups of multiprocessors, and up to three of
@@ -130,7 +131,7 @@ mod tests {
                 found.map(|(_, value)| String::from(*value))
             })
         };
-        // H200, A100 and H100 of PCIe; a V100, an A10, a part of a GPU.
+        // An H200, A100 and PCIe H100; then a V100, an A10 and a slice of a GPU.
         assert!([132, 108, 114].iter().all(|&gpu| holds(gpu, 22_707, &[])));
         assert!(![80, 72, 16].iter().any(|&gpu| holds(gpu, 22_707, &[])));
         assert!(holds(96, 21_800, &[]) && !holds(95, 21_800, &[]));

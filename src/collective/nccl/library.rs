@@ -18,8 +18,8 @@ pub(super) type RawComm = *mut c_void;
 pub(super) const IN_PROGRESS: c_int = 7;
 /// The library's file name.
 const NAME: &str = "libnccl.so.2";
-/// The most blocks of a kernel of ours, which NCCL's documentation has as the default; later versions take up
-/// to 64.
+/// Most blocks of one of our kernels. This is the default by NCCL's documentation; later versions use up to
+/// 64.
 pub(super) const MOST_BLOCKS: u32 = 32;
 /// The oldest version with all needed calls, in NCCL's number format.
 const OLDEST: c_int = 21_800;
@@ -66,7 +66,7 @@ macro_rules! calls {
         /// The calls, resolved.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($type),*) -> $answer,)*
-            /// Set for a stand-in for tests instead of NCCL; its ranks are host devices.
+            /// Set for a replacement of NCCL in tests; its ranks are host devices.
             pub(super) stands_in: bool,
         }
 
@@ -207,7 +207,7 @@ impl Library {
 /// Opens a library and returns its handle, or the loader's message.
 fn open(path: &Path) -> std::result::Result<*mut c_void, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: opening it runs its initialisers, which is what it is opened for.
+    // SAFETY: opening it runs its initialisers, which is the purpose.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(handle);

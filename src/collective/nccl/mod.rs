@@ -46,9 +46,9 @@ pub(super) struct Nccl {
     device: Device,
     peers: Vec<DeviceInfo>,
     patience: Duration,
-    /// The first failure of this communicator, or of the other one of the same ranks.
+    /// The first failure of this communicator or of its twin.
     failed: Arc<OnceLock<Error>>,
-    /// Keeps what `peers` comes from; a second communicator has it of the first.
+    /// Keeps the source of `peers`; a second communicator has the first one's.
     _members: Option<members::Members>,
     /// For a second communicator: the end that it was split from. It ends after this one, so that all ranks
     /// end the two in one order.
@@ -284,7 +284,7 @@ impl Nccl {
             // SAFETY: the communicator is only used again to destroy it.
             let code = unsafe { (library.ncclCommFinalize)(comm.0) };
             library.ok("ncclCommFinalize", code)?;
-            // SAFETY: as above.
+            // SAFETY: the same as above.
             let code = unsafe { (library.ncclCommDestroy)(comm.0) };
             // The handle is invalid from here on, even after an error.
             Ok(library.ok("ncclCommDestroy", code))

@@ -19,8 +19,8 @@ pub(super) const ALIGN: usize = 64;
 /// one bucket and 0.224 ms as two; 256 MiB took 0.709 ms as one and 0.688 ms as three.
 const CUT: usize = 4;
 
-/// The bucket behind one of `len` elements on the way to the middle: half as large again, or four times as large
-/// if only one sum runs at a time.
+/// The size of the bucket after one of `len` elements on the way to the middle: half as large again, or four
+/// times as large if only one sum runs at a time.
 fn grown(len: usize, links: usize) -> usize {
     match links {
         1 => len.saturating_mul(4),
@@ -46,13 +46,15 @@ pub(super) fn laid_out(lens: &[usize]) -> Result<(Vec<Range<usize>>, usize)> {
     Ok((tensors, total))
 }
 
-/// Whether so many elements are one bucket, or none, if `size` is the size of the first of several.
+/// Whether `total` elements are at most one bucket, if the first of several buckets has `size`
+/// elements.
 pub(super) fn is_one(total: usize, size: usize) -> bool {
     total / CUT < size
 }
 
-/// Divides `total` elements into buckets: `size` at both ends, and more between; one bucket if `total` is
-/// less than [`CUT`] times `size`. Both are multiples of [`ALIGN`]. So many sums run at a time as `links` says.
+/// Divides `total` elements into buckets: `size` at both ends, and more between; one bucket if `total` is less
+/// than [`CUT`] times `size`. Both are multiples of [`ALIGN`]. `links` is the number of sums that run at a
+/// time.
 pub(super) fn cut(total: usize, size: usize, links: usize) -> Vec<Range<usize>> {
     let (mut left, mut len) = (total, size);
     let mut ends = Vec::new();
@@ -123,7 +125,8 @@ mod tests {
                     0..CUT => assert_eq!(lens, [total]),
                     _ => assert_eq!((lens[0], lens[lens.len() - 1]), (size, size)),
                 }
-                // One in the middle has what is left, less than the next two would.
+                // The bucket in the middle has the rest, which is less than the next two would
+                // have.
                 let most = |len| 2 * grown(len, links);
                 let beside = |pair: &[usize]| pair[1] < most(pair[0]) && pair[0] < most(pair[1]);
                 assert!(lens.windows(2).all(beside), "{lens:?}");

@@ -121,7 +121,7 @@ impl Bucket {
 /// let comm = Comm::simulated(&[Device::host()?], Duration::from_secs(10))?.remove(0);
 /// let pool = Pool::new(comm.device(), PoolConfig::default())?;
 /// let stream = comm.device().stream()?;
-/// // In the order in which the backward pass makes them.
+/// // in the order in which the backward pass makes them
 /// let mut reducer = Reducer::new(&pool, &stream, &comm, &[1000, 24], ReducerConfig::default())?;
 /// for (number, gradient) in reducer.gradients().into_iter().enumerate() {
 ///     gradient.fill(&stream, 0.5 + number as f32)?; // the backward pass

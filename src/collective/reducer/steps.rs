@@ -1,4 +1,5 @@
-//! What is queued for a bucket: its measure, its casts to codes, and its sum with the casts back.
+//! The work queued for a bucket: its measurement, its casts to codes, and its sum with the casts
+//! back.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::seeded::seeded;
 /// the rounding errors of sums with few bits over many ranks stay below the largest code, 448.
 const TOP: i32 = 8;
 
-/// Does the same with codes of any type.
+/// Runs the same code with codes of either type.
 macro_rules! with_codes {
     ($of:expr, $codes:ident => $same:expr) => {
         match $of {

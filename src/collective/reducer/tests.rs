@@ -1,4 +1,4 @@
-//! What runs beside what: the streams are the reducer's own.
+//! Which work of a reducer overlaps with which, on the reducer's own streams.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::{Device, PoolConfig};
 
 const TENSORS: usize = 300;
 
-/// Queues a step, a gradient at a time, as the backward pass makes them: each is what `made` has.
+/// Queues a step, one gradient at a time, like a backward pass; each gradient is a copy of `made`.
 fn step(reducer: &mut Reducer, stream: &Stream, made: &PoolBuf<f16>) {
     for tensor in 0..TENSORS {
         let gradient = reducer.gradients().swap_remove(tensor);
-        // Only queued.
+        // Only queued, not run yet.
         convert(stream, made, gradient, Rounding::Nearest).unwrap();
         reducer.ready(tensor).unwrap();
     }
