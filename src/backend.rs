@@ -1,7 +1,7 @@
-//! What a device is made of, for those who write one or wrap one.
+//! The interface of a device, for code that implements or wraps one.
 //!
 //! [`Device::from_backend`](crate::Device::from_backend) takes a [`Backend`], and
-//! [`Device::raw_backend`](crate::Device::raw_backend) gives that of a device out. An application needs
+//! [`Device::raw_backend`](crate::Device::raw_backend) returns that of a device. An application needs
 //! neither.
 
 #[doc(hidden)]

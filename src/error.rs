@@ -1,15 +1,15 @@
-//! The one error type of the crate.
+//! The crate's error type.
 //!
-//! Every fallible call returns [`Result`]. An error says what was asked, what was found and what
-//! to do next; after an error the object it came from is unchanged unless its documentation says
-//! otherwise.
+//! Every fallible call returns [`Result`]. An error says what was requested, what was found and
+//! what to do next. After an error the object it came from is unchanged, unless its documentation
+//! says otherwise.
 
 use std::fmt;
 
-/// What every fallible call of the crate returns.
+/// The result of every fallible call of the crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call did not do what it was asked.
+/// The reason that a call failed.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -33,7 +33,7 @@ pub enum Error {
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
 
-    /// A device is not usable here; `missing` says which part and `hint` what to do.
+    /// A device is not usable here; `missing` names the missing part, and `hint` says what to do.
     #[error("no CUDA device: {missing}; {hint}")]
     Unavailable {
         /// The part that is missing: the driver, a GPU, or the compiled kernels.
@@ -47,9 +47,9 @@ pub enum Error {
     Driver {
         /// Name of the driver call.
         call: &'static str,
-        /// The driver's result code, as the driver gave it.
+        /// The driver's result code, unchanged.
         code: i32,
-        /// The driver's own name and description of the code.
+        /// The driver's name and description of the code.
         words: String,
     },
 
@@ -60,7 +60,7 @@ pub enum Error {
         kernel: &'static str,
         /// The code it returned.
         code: i32,
-        /// What the code means.
+        /// The meaning of the code.
         words: String,
     },
 
@@ -73,21 +73,21 @@ pub enum Error {
         words: String,
     },
 
-    /// An argument is outside what the call takes; nothing was done.
+    /// An argument is invalid; nothing was done.
     #[error("{what}: {why}")]
     Invalid {
         /// The argument.
         what: &'static str,
-        /// What is wrong with it, with the value, and what would be right.
+        /// What is wrong with it: its value, and what would be valid.
         why: String,
     },
 
-    /// A file could not be read as what it should be.
+    /// A file does not have the expected contents.
     #[error("{file}{}: {why}", at_line(*line))]
     Malformed {
         /// The file as the caller named it.
         file: String,
-        /// One-based line, 0 where the whole file is meant.
+        /// Line number from 1; 0 for the whole file.
         line: u64,
         /// What is wrong there.
         why: String,
@@ -121,7 +121,7 @@ impl Error {
 
     /// Whether a device call failed because the device has no memory left.
     ///
-    /// The host device answers with the driver's own code, so one question serves both.
+    /// The host device returns the driver's own code, so this works for both.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -148,24 +148,24 @@ impl Error {
     }
 }
 
-/// The figures behind [`Error::OutOfMemory`].
+/// The details of [`Error::OutOfMemory`].
 #[non_exhaustive]
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct OutOfMemory {
     /// Bytes of the request that failed, after rounding.
     pub requested: u64,
-    /// Bytes in blocks handed out and not yet freed.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Physical bytes the pool holds.
+    /// Physical bytes that the pool holds.
     pub reserved: u64,
-    /// The pool's hard limit in bytes; `u64::MAX` when it has none of its own.
+    /// The pool's hard limit in bytes; `u64::MAX` if it has none.
     pub limit: u64,
-    /// Free physical bytes on the device outside the pool, if the device said.
+    /// Free physical bytes on the device outside the pool, if known.
     pub device_free: Option<u64>,
-    /// Largest free extent in bytes that could have been handed out at once.
+    /// Bytes of the largest free extent that a request could have been served from.
     pub largest_hole: u64,
-    /// Largest free extent in bytes after moving every movable block together.
+    /// Bytes of the largest free extent if all movable blocks were moved together.
     pub after_compaction: u64,
     /// The largest live blocks by tag: (tag, bytes, blocks), most bytes first.
     pub holders: Vec<(String, u64, u64)>,
@@ -174,7 +174,7 @@ pub struct OutOfMemory {
 /// A number of bytes, printed with a binary unit: `3.00 GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(
-    /// The bytes.
+    /// Number of bytes.
     pub u64,
 );
 
@@ -227,7 +227,7 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// What the caller can do, from the figures.
+    /// What the caller can do, derived from the details.
     fn advice(&self) -> &'static str {
         let headroom = self.limit.saturating_sub(self.reserved);
         if self.requested > self.limit {

@@ -1,10 +1,10 @@
-//! What fits: the largest batch that a step can be run with.
+//! The largest batch for which a step fits into memory.
 //!
-//! [`largest`] runs a step of the application at growing sizes, reads from the pool what each needed,
-//! and finds the largest that the memory allows. It guesses by measured bytes an item first and halves
-//! the interval after, so that a few runs do. A run that finds no memory is an error value of the pool,
-//! never the end of the process; where idle memory can be given back, that is done and the run made once
-//! more, so that what earlier runs left cannot make a size seem too large.
+//! [`largest`] runs a step of the application at increasing sizes, reads from the pool how much memory
+//! each needed, and finds the largest size that fits. It first guesses by the measured bytes per item,
+//! then bisects, so that a few runs are enough. A run without enough memory is an error of the pool,
+//! never the end of the process. If idle memory can then be released, it is, and the run is repeated, so
+//! that memory left by earlier runs does not make a size seem too large.
 //!
 //! # Example
 //! ```
@@ -33,7 +33,7 @@ mod tests;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
-/// Which sizes [`largest`] may find, and under what limit.
+/// The sizes that [`largest`] may find, and a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Search {
     most: usize,
@@ -42,7 +42,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Any size from 1 to `most`.
+    /// All sizes from 1 to `most`.
     #[must_use]
     pub fn up_to(most: usize) -> Self {
         Self {
@@ -52,22 +52,22 @@ impl Search {
         }
     }
 
-    /// Powers of two alone.
+    /// Only powers of two.
     #[must_use]
     pub fn powers_of_two(mut self) -> Self {
         self.powers = true;
         self
     }
 
-    /// With a limit of the pool's physical bytes for as long as the search lasts, where the pool has no
-    /// lower one. A limit that is set meanwhile stays.
+    /// Limits the pool's physical bytes during the search, unless the pool has a lower limit. A limit
+    /// set meanwhile is kept.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
     }
 
-    /// Sizes in all.
+    /// Number of sizes.
     fn count(&self) -> usize {
         match self.powers {
             true => self.most.checked_ilog2().map_or(0, |log| log as usize + 1),
@@ -75,12 +75,12 @@ impl Search {
         }
     }
 
-    /// The size numbered `at`, from 0.
+    /// The size with index `at`, from 0.
     fn size(&self, at: usize) -> usize {
         if self.powers { 1 << at } else { at + 1 }
     }
 
-    /// The number of the largest size up to `size`, which is at least 1.
+    /// The index of the largest size up to `size`, which is at least 1.
     fn number(&self, size: usize) -> usize {
         if self.powers {
             size.ilog2() as usize
@@ -94,13 +94,13 @@ impl Search {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Run {
-    /// At which size.
+    /// The size.
     pub size: usize,
-    /// Most bytes in live blocks of the pool meanwhile; `None` where memory was short.
+    /// Most bytes in live blocks of the pool during the run; `None` if memory was short.
     pub peak_bytes: Option<u64>,
 }
 
-/// What [`largest`] found.
+/// The result of [`largest`].
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -124,35 +124,36 @@ pub struct Run {
 pub struct Fit {
     /// The largest size that fits.
     pub size: usize,
-    /// Most bytes in live blocks of the pool at that size, those that lived before the search among
-    /// them.
+    /// Most bytes in live blocks of the pool at that size, including those allocated before the
+    /// search.
     pub peak_bytes: u64,
     /// Most physical bytes that the pool held at that size.
     pub reserved_bytes: u64,
-    /// Bytes that one item more needs, by the two largest sizes that fit; 0 if only one was run.
+    /// Bytes per additional item, from the two largest sizes that fit; 0 if only one was run.
     pub bytes_per_item: f64,
-    /// All runs, in order. The first is run twice: a step may make what stays at its first run.
+    /// All runs, in order. The first is repeated, because a step may allocate lasting memory in its
+    /// first run.
     pub runs: Vec<Run>,
 }
 
 impl Fit {
-    /// Steps of this size whose gradients are to be summed for a batch of `wanted` items.
+    /// Number of steps of this size whose gradients add up to a batch of `wanted` items.
     #[must_use]
     pub fn accumulation_steps(&self, wanted: usize) -> usize {
         wanted.div_ceil(self.size)
     }
 }
 
-/// The largest size at which `step` runs.
+/// Finds the largest size at which `step` runs.
 ///
-/// `step` is given a size, takes its memory from `pool` and returns the pool's error where there is too
-/// little ([`Error::OutOfMemory`], as `?` does). It must need no less for a larger size. What it keeps
-/// from run to run counts against the later ones. The pool's peaks are [reset](Pool::reset_peaks) by each
-/// run. At the end idle memory is given back down to what the pool held before.
+/// `step` gets a size, allocates from `pool`, and returns the pool's [`Error::OutOfMemory`] if there is
+/// too little memory (`?` does). A larger size must not need less memory. Memory that it keeps between
+/// runs counts against later ones. Each run [resets](Pool::reset_peaks) the pool's peaks. At the end idle
+/// memory is released, down to what the pool held before.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a search without a size; [`Error::OutOfMemory`] where not even the smallest
-/// fits; any other error of `step`, at once; what the driver said.
+/// [`Error::Invalid`] if there is no size to search; [`Error::OutOfMemory`] if not even the smallest
+/// fits; any other error of `step`, at once; any error of the driver.
 pub fn largest(pool: &Pool, search: &Search, step: impl FnMut(usize) -> Result<()>) -> Result<Fit> {
     if search.count() == 0 {
         return Err(Error::invalid("most", "0 is no size: give at least 1"));
@@ -179,7 +180,7 @@ pub fn largest(pool: &Pool, search: &Search, step: impl FnMut(usize) -> Result<(
     })
 }
 
-/// A pool's limit while a search lasts.
+/// Limits a pool during a search.
 struct Limited<'a> {
     pool: &'a Pool,
     before: Option<u64>,
@@ -209,17 +210,17 @@ impl Drop for Limited<'_> {
     }
 }
 
-/// Runs of a step, and what is known by them.
+/// The runs of a step, and their results.
 struct Trial<'a, S> {
     pool: &'a Pool,
     step: S,
     runs: Vec<Run>,
-    /// Sizes that fit, ascending, and their peaks.
+    /// Sizes that fit, ascending, with their peaks.
     fits: Vec<(usize, u64)>,
 }
 
 impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
-    /// Runs at `size`; an error of memory is given apart.
+    /// Runs at `size`. The inner error is out-of-memory; the outer is any other error.
     fn once(&mut self, size: usize) -> Result<std::result::Result<u64, Error>> {
         self.pool.reset_peaks();
         let outcome = match (self.step)(size) {
@@ -232,7 +233,7 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
         Ok(outcome)
     }
 
-    /// Whether the step runs at `size`, from a pool without idle memory if need be.
+    /// Whether the step runs at `size`; if it fails, repeats it after idle memory was released.
     fn fits(&mut self, size: usize) -> Result<std::result::Result<(), Error>> {
         let mut outcome = self.once(size)?;
         if outcome.is_err() && self.pool.trim(0)? > 0 {
@@ -248,11 +249,11 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
         more.saturating_sub(less) as f64 / (large - small) as f64
     }
 
-    /// The largest size that the bytes an item allow for.
+    /// The largest size by the measured bytes per item.
     fn guess(&self) -> usize {
         let (size, peak) = self.fits[self.fits.len() - 1];
         let left = self.room().saturating_sub(peak) as f64 / self.bytes_per_item();
-        // Without a measure, or with one of 0, the size doubles.
+        // Without a measurement, or with 0 bytes per item, the size doubles.
         if left.is_finite() {
             size.saturating_add(left as usize)
         } else {
@@ -260,7 +261,7 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
         }
     }
 
-    /// Physical bytes that the pool may come to hold.
+    /// Physical bytes that the pool could hold.
     fn room(&self) -> u64 {
         let free = self.pool.device().free_bytes().unwrap_or(u64::MAX);
         let held = self.pool.stats().reserved.current;
@@ -270,13 +271,14 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
             .min(free.saturating_add(held))
     }
 
-    /// Finds the largest size, the last of those that fit; gives the bytes held at most while it ran.
+    /// Finds the largest size, which becomes the last of `fits`; returns the most bytes held while it
+    /// ran.
     fn search(&mut self, search: &Search) -> Result<u64> {
         self.fits(search.size(0))??;
         self.fits.clear();
         self.fits(search.size(0))??;
         let mut reserved = self.pool.stats().reserved.peak;
-        // Sizes from the first up to `fits` do, from `fails` on none does.
+        // Sizes up to index `fits` fit; from index `fails` on none does.
         let (mut fits, mut fails) = (0, search.count());
         let mut guesses = 0;
         while fits + 1 < fails {
@@ -284,7 +286,7 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
             let next = match guesses {
                 0 => fits + 1,
                 1..4 => search.number(self.guess()).clamp(fits + 1, fails - 1),
-                // A guess that only just holds says that the next size does not.
+                // If the guess is exact, the next size fails, which ends the search.
                 4 => fits + 1,
                 _ => middle,
             };

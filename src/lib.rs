@@ -2,86 +2,86 @@
 //!
 //! # The problem
 //!
-//! A GPU program queues work on streams and runs ahead of it. Asking the driver for memory breaks
-//! that: an allocation costs microseconds to milliseconds, and a free waits for the device. So
-//! programs keep a pool, and pools have three troubles. Memory freed on one stream must not reach
-//! another before the work that uses it is done. Blocks of many sizes leave holes, and the pool
-//! comes to hold half as much again as the program has live. And none of it can be tested without
-//! the hardware, where a fault shows as a wrong number much later.
+//! A GPU program queues work on streams and runs ahead of it. Requesting memory from the driver
+//! breaks that: an allocation takes microseconds to milliseconds, and a free waits for the device.
+//! So programs keep a pool, and pools have three problems. Memory freed on one stream must not be
+//! used on another before the work that uses it is done. Blocks of many sizes leave holes, and the
+//! pool comes to hold half as much again as the program has live. And none of it can be tested
+//! without the hardware, where a fault shows as a wrong number much later.
 //!
 //! # Stream order
 //!
-//! A [`Pool`] allocates and frees in the order of a [`Stream`]. A [`Block`] freed on a stream is
-//! there for the next allocation on that stream at once, although work that uses it may still be
-//! queued: the new owner's work is queued behind it. For any other stream the freed memory carries
-//! the point of its stream that must have passed. Taking it elsewhere makes the taking stream wait
-//! for that point *on the device*; the host never waits. Waits that the application makes through
-//! this crate are remembered ([`device`] says how), so none is added twice.
+//! A [`Pool`] allocates and frees in the order of a [`Stream`]. Memory of a [`Block`] freed on a
+//! stream is available to the next allocation on that stream at once, although work that uses it
+//! may still be queued: the new owner's work is queued after it. For every other stream, the freed
+//! memory carries a point of its stream. An allocation elsewhere makes its stream wait for that
+//! point *on the device*; the host never waits. The crate remembers waits that the application
+//! makes through it ([`device`] says how), so none is added twice.
 //!
 //! # Typed memory
 //!
-//! A [`PoolBuf`] and a [`Movable`] know what queued work does to them, so operations that take their
-//! views may be given any stream: each waits on the device for what it must, and the free waits for all.
-//! Kernels of the application's own do the same by [`Stream::kernel`]. Only plain addresses are ordered
-//! by the application. `docs/soundness.md` says for each type what safe code may rely on.
+//! A [`PoolBuf`] and a [`Movable`] record what queued work does to them. So operations on their views
+//! may be queued on any stream: each waits on the device for conflicting work, and the free waits for
+//! all of it. The application's own kernels get the same through [`Stream::kernel`]. The application
+//! orders only work on plain addresses. `docs/soundness.md` says for each type what safe code may rely
+//! on.
 //!
 //! # Addresses and memory
 //!
-//! A pool reserves one long range of addresses and maps physical handles into it as they are
-//! needed. A hole in the addresses costs nothing, since the memory under an idle handle can be
-//! unmapped and mapped where a block is wanted. Such a move costs about what a new handle costs, so
-//! idle memory is moved before the pool grows, and what the pool holds stays close to what is live.
-//! Blocks are placed by exact best fit; a free on the allocating stream
-//! touches only that stream's own state.
+//! A pool reserves one long range of addresses and maps physical handles into it on demand. A hole
+//! in the addresses costs nothing, because the memory of an idle handle can be unmapped and mapped
+//! where a block needs it. Such a remap costs about as much as a new handle. So idle memory is
+//! remapped before the pool grows, and the pool holds little more than the live bytes. Blocks are
+//! placed by exact best fit; a free on the allocating stream touches only that stream's own state.
 //!
 //! # When memory runs out
 //!
-//! A request that finds nothing climbs a ladder: its own stream's holes, holes of other streams
-//! that are ready, a wait on the device, idle handles, growth, then steps that others registered,
-//! the application's own among them ([`Pool::on_pressure`]). Only then is it
-//! [`Error::OutOfMemory`], with the figures and with what to do next. Errors are values: nothing
-//! here aborts, and after an error the pool is as it was.
+//! A request that finds nothing runs through a ladder: its own stream's holes, holes of other
+//! streams that are ready, a wait on the device, idle handles, growth, then registered steps,
+//! including those of the application ([`Pool::on_pressure`]). Only then does it return
+//! [`Error::OutOfMemory`], with details and advice. Errors are values: nothing here aborts, and
+//! after an error the pool is unchanged.
 //!
 //! # Graphs
 //!
-//! Work captured from a stream ([`Stream::begin_capture`]) becomes a [`Graph`]. What a pool hands out
-//! meanwhile is the graph's: nobody else gets it, nothing moves it, and it goes back behind the last
-//! launch when the graph is dropped.
+//! Work captured from a stream ([`Stream::begin_capture`]) becomes a [`Graph`]. Memory that a pool
+//! allocates meanwhile belongs to the graph: nothing else uses it and nothing moves it. It returns to
+//! the pool after the last launch, when the graph is dropped.
 //!
 //! # A device everywhere
 //!
-//! [`Device::cuda`] is a GPU through its driver, which is opened when first needed and never linked
-//! against. [`Device::host`] has the same contract on any machine: real memory, real mappings, a
-//! thread a stream, and the kernels compiled from the same sources. [`Device::any`] takes a GPU
-//! where there is one, and [`Device::no_gpu`] says why it did not.
+//! [`Device::cuda`] is a GPU through its driver, which is opened on first use and never linked
+//! against. [`Device::host`] has the same contract on any machine: real memory, real mappings, one
+//! thread per stream, and the kernels compiled from the same sources. [`Device::any`] takes a GPU
+//! if there is one; otherwise [`Device::no_gpu`] says why not.
 //!
 //! # The parts
 //!
-//! - [`device`]: devices, streams, events, and what is known of their order.
-//! - [`pool`]: the pool, its configuration and its figures.
-//! - [`compact`]: which live blocks to move to make room, and moving them.
-//! - [`host`]: page-locked host memory, and copies that nobody waits for.
-//! - [`recompute`], [`fit`]: which activations to keep and which to make again; the largest batch that
-//!   fits.
-//! - `convert`, a feature that is on by default: conversions between floating-point formats, bit for bit as
-//!   the hardware rounds.
+//! - [`device`]: devices, streams, events, and their known order.
+//! - [`pool`]: the pool, its configuration and its statistics.
+//! - [`compact`]: chooses which live blocks to move to make room, and moves them.
+//! - [`host`]: page-locked host memory, and copies that do not block the host.
+//! - [`recompute`], [`fit`]: which activations to keep and which to compute again; the largest batch
+//! that fits.
+//! - `convert`, a feature that is on by default: conversions between floating-point formats, to the same
+//! bits as the hardware's.
 //! - [`collective`]: sums of gradients, gathers and broadcasts between devices.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
-//! - [`backend`]: what a device is made of, for those who write one.
+//! - [`backend`]: the interface of a device, for code that implements one.
 //!
-//! What the crate's own tests, benches and command line need beyond that is public and hidden from these
-//! pages (the kernels' C interface, the planner, the books' checks): no promise is made of it.
+//! The crate's own tests, benches and command line need more. That is public but hidden from these pages
+//! (the kernels' C interface, the planner, the invariant checks), and may change at any time.
 //!
 //! # Proof
 //!
-//! Every block a replay hands out is stamped and verified by kernels in stream order; one suite of
-//! tests holds every device to the same contract; the pool is run against a naive model with its
-//! books checked after every step.
+//! A replay stamps every block and verifies it by kernels in stream order. One test suite checks
+//! every device against the same contract. The pool is compared with a naive model, and its
+//! invariants are checked after every step.
 
 #![cfg_attr(test, recursion_limit = "256")]
-// They panic where nobody reads, in drops too.
+// They panic if nobody reads the output, in drops too.
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![cfg_attr(
     not(feature = "convert"),
@@ -92,7 +92,7 @@
     )
 )]
 
-// Tests that the suites share with the crate name it as the suites do.
+// The suites share tests with the crate; those name the crate as the suites do.
 #[cfg(test)]
 extern crate self as warpool;
 

@@ -1,11 +1,11 @@
-//! Known faults that can be put back, one at a time, to see that the tests catch them.
+//! Known faults that can be inserted one at a time, to check that the tests catch them.
 //!
-//! Under `--cfg warpool_seeded` the environment variable `WARPOOL_SEEDED` names the fault that is
-//! in; `scripts/seeded-bugs.sh` puts each of them in and runs the tests. In every other build
+//! Under `--cfg warpool_seeded` the environment variable `WARPOOL_SEEDED` names the fault to
+//! insert; `scripts/seeded-bugs.sh` inserts each of them and runs the tests. In every other build
 //! [`seeded`] is `false` and leaves no trace. The kernels that the host device runs have theirs by
 //! `WP_SEEDED` (`kernels/host/shim.h`).
 
-/// Whether the fault of this name is put in.
+/// Whether the fault with this name is inserted.
 #[cfg(warpool_seeded)]
 macro_rules! seeded {
     ($name:literal) => {
@@ -13,7 +13,7 @@ macro_rules! seeded {
     };
 }
 
-/// Whether the fault of this name is put in: never, in this build.
+/// Whether the fault with this name is inserted: never, in this build.
 #[cfg(not(warpool_seeded))]
 macro_rules! seeded {
     ($name:literal) => {
@@ -35,7 +35,7 @@ pub(crate) fn is_in(fault: &str) -> bool {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    /// Whether some file of the folder has a fault of this name.
+    /// Whether a file of the folder contains a fault with this name.
     fn is_in_sources(folder: &Path, fault: &str) -> bool {
         let entries = std::fs::read_dir(folder).expect("the crate's sources");
         entries.flatten().map(|entry| entry.path()).any(|path| {

@@ -1,8 +1,8 @@
-//! Locks and atomics of the code whose interleavings are explored: the pool and the streams' order.
+//! Locks and atomics of code whose interleavings are tested: the pool and the streams' order.
 //!
 //! In a normal build these are the standard library's, and parking_lot's mutex. Under `--cfg
-//! shuttle` they are shuttle's, so that a test can run the very code that ships under a great many
-//! schedules of its choosing. Reference counts stay the standard library's.
+//! shuttle` they are shuttle's, so that a test can run the same code under very many schedules.
+//! Reference counts stay the standard library's.
 
 #[cfg(not(shuttle))]
 #[cfg_attr(
@@ -11,7 +11,7 @@
 )]
 mod latch;
 
-// Loom's atomics are of no use outside a model.
+// Loom's atomics work only in a model.
 #[cfg(loom)]
 pub(crate) use parking_lot::{Mutex as Latch, MutexGuard as LatchGuard};
 
@@ -24,7 +24,7 @@ pub(crate) use shuttle::sync::{Mutex as Latch, MutexGuard as LatchGuard};
 #[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
 
-// The lock-free parts alone; what is under locks is shuttle's.
+// Only the lock-free parts; shuttle tests the code under locks.
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64};
 
@@ -41,7 +41,8 @@ pub(crate) use std::thread_local;
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
 
-/// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
+/// Locks. Ignores a panic of another holder: the state behind the crate's locks is valid between
+/// calls.
 #[inline]
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(shuttle))]
@@ -52,7 +53,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner);
 }
 
-/// Lets go of a lock until somebody tells of a change, or for no reason; takes it again.
+/// Unlocks, waits for a notification of `changed`, possibly a spurious one, and locks again.
 pub(crate) fn wait<'l, T>(changed: &Condvar, mut guard: MutexGuard<'l, T>) -> MutexGuard<'l, T> {
     #[cfg(not(shuttle))]
     {
@@ -68,7 +69,7 @@ pub(crate) fn wait<'l, T>(changed: &Condvar, mut guard: MutexGuard<'l, T>) -> Mu
     }
 }
 
-/// Takes a latch.
+/// Locks a latch.
 #[inline]
 pub(crate) fn latch<T>(latch: &Latch<T>) -> LatchGuard<'_, T> {
     #[cfg(not(shuttle))]
@@ -77,7 +78,7 @@ pub(crate) fn latch<T>(latch: &Latch<T>) -> LatchGuard<'_, T> {
     return lock(latch);
 }
 
-/// Takes a latch that is free.
+/// Locks a latch if it is free.
 #[inline]
 pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
     #[cfg(not(shuttle))]
@@ -90,7 +91,7 @@ pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
     };
 }
 
-/// Takes a lock that is free.
+/// Locks a mutex if it is free.
 pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     #[cfg(not(shuttle))]
     return mutex.try_lock();
@@ -102,7 +103,7 @@ pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>>
     };
 }
 
-/// Whether someone has the latch now.
+/// Whether the latch is locked.
 pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
     #[cfg(not(shuttle))]
     return latch.is_locked();
@@ -110,7 +111,7 @@ pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
     return try_latch(latch).is_none();
 }
 
-/// Lets other threads go on, for a while after some `looks` at what they do.
+/// Lets other threads run; sleeps for a while after some `looks`, the number of polls so far.
 pub(crate) fn pause(looks: u32) {
     #[cfg(not(shuttle))]
     match looks {
@@ -124,7 +125,7 @@ pub(crate) fn pause(looks: u32) {
     }
 }
 
-/// What the lock guards, for its only owner.
+/// The value in a mutex with a single owner.
 pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
     #[cfg(not(shuttle))]
     return mutex.get_mut();
@@ -134,7 +135,7 @@ pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
         .unwrap_or_else(std::sync::PoisonError::into_inner);
 }
 
-/// What the latch guards, for its only owner.
+/// The value in a latch with a single owner.
 pub(crate) fn latch_mut<T>(latch: &mut Latch<T>) -> &mut T {
     #[cfg(not(shuttle))]
     return latch.get_mut();
@@ -142,12 +143,12 @@ pub(crate) fn latch_mut<T>(latch: &mut Latch<T>) -> &mut T {
     return get_mut(latch);
 }
 
-/// For locks that are the standard library's in every build.
+/// The standard library's locks, in every build.
 pub(crate) mod plain {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between
-    /// calls.
+    /// Locks. Ignores a panic of another holder: the state behind the crate's locks is valid
+    /// between calls.
     pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ fn pool(limit: u64) -> (Pool, Stream) {
     (pool, stream)
 }
 
-/// A step that needs `fixed` bytes and `each` an item, in blocks of up to 8 MiB.
+/// A step that needs `fixed` bytes and `each` bytes per item, in blocks of up to 8 MiB.
 fn step<'a>(
     pool: &'a Pool,
     stream: &'a Stream,
@@ -39,7 +39,7 @@ proptest! {
     fn the_largest_size_fits_and_the_next_does_not(
         limit in 8_u64..200, fixed in 0_u64..8, each in 1_u64..12, most in 1_usize..300, powers: bool
     ) {
-        // Whole granules, so that bytes say what fits.
+        // In whole granules, so that bytes decide what fits.
         let (limit, fixed, each) = (limit * 2 * MIB, fixed * 2 * MIB, each * 2 * MIB);
         let (pool, stream) = pool(limit);
         let mut search = Search::up_to(most);
@@ -95,7 +95,7 @@ fn a_limit_of_the_search_ends_with_it_even_by_a_panic() {
     let panics = || _ = largest(&pool, &search, |_| panic!("the step's own"));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
     assert_eq!(pool.limit(), Some(64 * MIB));
-    // A higher one than the pool's is not taken.
+    // A limit higher than the pool's has no effect.
     let search = Search::up_to(100).limit(640 * MIB);
     let found = largest(&pool, &search, step(&pool, &stream, 0, 2 * MIB)).unwrap();
     assert_eq!(found.size, 32);
@@ -104,7 +104,7 @@ fn a_limit_of_the_search_ends_with_it_even_by_a_panic() {
 #[test]
 fn a_step_of_uneven_needs_is_measured_until_it_is_found() {
     let (pool, stream) = pool(200 * MIB);
-    // The square of the size, as attention needs.
+    // Grows with the square of the size, like attention.
     let found = largest(&pool, &Search::up_to(1000), |size| {
         step(&pool, &stream, 0, 2 * MIB)(size * size)
     });

@@ -209,7 +209,7 @@ mod tests {
         }
         stream.synchronize().expect("done");
         let found = two.findings().expect("findings");
-        // A byte in 256 is the same by chance.
+        // One byte in 256 is equal by chance.
         assert!(found.corrupt_bytes > 4000, "{found:?}");
     }
 

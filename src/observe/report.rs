@@ -629,7 +629,7 @@ mod tests {
         assert_eq!(value["trace"], "a \"quoted\" name.csv");
     }
 
-    /// A report in which no two figures are the same, none is usual, and a later one has others.
+    /// A report in which all figures differ, none is a default, and a larger `from` changes each.
     #[cfg(feature = "cli")]
     fn distinct(from: u64) -> Report {
         Report {

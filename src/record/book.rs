@@ -1,4 +1,4 @@
-//! From events to rows: which blocks are live, and what the log calls them.
+//! Turns events into rows: tracks the live blocks and their pointers in the log.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
@@ -9,12 +9,12 @@ use crate::device::Addr;
 /// The columns, as RMM names them.
 pub(super) const HEADER: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream\n";
 
-/// Pointers are made up, since addresses of moved blocks are used again: they start here,
+/// Pointers are invented, because addresses of moved blocks are reused. They start here,
 const POINTER_BASE: u64 = 0x7f00_0000_0000;
-/// and are this far apart.
+/// and are this many bytes apart.
 const POINTER_STEP: u64 = 512;
 
-/// A live block: what the log calls it, and its bytes.
+/// A live block: its pointer in the log, and its bytes.
 #[derive(Clone, Copy)]
 struct Live {
     pointer: u64,
@@ -25,7 +25,7 @@ struct Live {
 #[derive(Default)]
 pub(super) struct Book {
     live: HashMap<Addr, Live>,
-    /// Blocks on their way.
+    /// Blocks that are being moved.
     lifted: VecDeque<Option<Live>>,
     allocated: u64,
 }
@@ -49,7 +49,7 @@ impl Book {
                 }
                 row(rows, event, "allocate", block);
             }
-            // What a graph kept is freed twice: by the program, and by the graph.
+            // A block that a graph kept is freed twice: by the program, and by the graph.
             What::Free { addr } => {
                 if let Some(block) = self.live.remove(&addr) {
                     row(rows, event, "free", block);

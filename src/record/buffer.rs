@@ -1,4 +1,4 @@
-//! Where threads put events: a buffer each, and one counter for the order of all.
+//! One buffer of events per thread, and one counter for the order of all events.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::device::Addr;
 use crate::sync::plain::lock;
 
-/// Events after which a thread asks for its buffer to be emptied,
+/// Number of events after which a thread requests that its buffer be emptied,
 const WAKE: usize = 1 << 13;
 /// and after which it waits until it is.
 const FULL: usize = 1 << 16;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Alloc {
@@ -30,7 +30,7 @@ pub(crate) enum What {
     Failure {
         bytes: u64,
     },
-    /// A block leaves its place; the next `Put` says where it went.
+    /// A block leaves its address; the next `Put` has the new one.
     Lift {
         addr: Addr,
     },
@@ -42,7 +42,7 @@ pub(crate) enum What {
 /// One event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
-    /// Its place in the order of all.
+    /// Its number in the order of all events.
     pub(super) number: u64,
     pub(super) what: What,
     pub(super) stream: u64,
@@ -51,7 +51,7 @@ pub(super) struct Event {
     pub(super) thread: u32,
 }
 
-/// A thread's events that were not collected yet.
+/// A thread's events that have not been collected.
 struct Buffer {
     /// The thread, counted from 1.
     thread: u32,
@@ -69,7 +69,7 @@ pub(super) struct Buffers {
 struct Known {
     threads: u32,
     list: Vec<Arc<Buffer>>,
-    /// Events that came after the last horizon.
+    /// Collected events whose number lies beyond the last horizon.
     early: Vec<Event>,
 }
 
@@ -88,7 +88,7 @@ impl Buffers {
         }
     }
 
-    /// Puts an event into the calling thread's buffer; whether that wants to be emptied.
+    /// Adds an event to the calling thread's buffer; returns whether the buffer should be emptied.
     #[inline]
     pub(super) fn push(&self, what: What, stream: u64) -> bool {
         self.with_own(|buffer| {
@@ -96,7 +96,7 @@ impl Buffers {
             let micros = micros.map_or(0, |since| since.as_micros() as u64);
             let mut events = lock(&buffer.events);
             events.push(Event {
-                // Under the lock: see the module documentation of `record`.
+                // Taken under the lock: see the module documentation of `record`.
                 number: self.next.fetch_add(1, Ordering::AcqRel),
                 what,
                 stream,
@@ -107,7 +107,7 @@ impl Buffers {
         })
     }
 
-    /// Whether the calling thread is to wait.
+    /// Whether the calling thread has to wait.
     pub(super) fn is_full(&self) -> bool {
         self.with_own(|buffer| lock(&buffer.events).len() >= FULL)
     }
@@ -122,12 +122,12 @@ impl Buffers {
                 return Some(work(buffer));
             }
             let buffer = self.add();
-            // Those of recordings that are gone have no other holder.
+            // Buffers of recordings that have ended have no other holder.
             own.retain(|(_, buffer)| Arc::strong_count(buffer) > 1);
             own.push((self.uid, Arc::clone(&buffer)));
             Some(work(&buffer))
         });
-        // A thread that is about to end has no variables any more.
+        // A thread that is ending has no thread-local variables any more.
         own.ok().flatten().unwrap_or_else(|| work(&self.add()))
     }
 
@@ -143,14 +143,14 @@ impl Buffers {
         buffer
     }
 
-    /// Takes what has happened up to now, in order; what other threads add meanwhile comes with the next
+    /// Takes the events so far, in order; events that other threads add meanwhile come with the next
     /// call.
     pub(super) fn collect(&self) -> Vec<Event> {
         let horizon = self.next.load(Ordering::Acquire);
         let mut known = lock(&self.all);
         let mut events = std::mem::take(&mut known.early);
         known.list.retain(|buffer| {
-            // A thread that has ended adds nothing any more: asked before its last events are taken.
+            // A thread that has ended adds no more events. Checked before its last events are taken.
             let ended = Arc::strong_count(buffer) == 1;
             events.append(&mut lock(&buffer.events));
             !ended

@@ -1,4 +1,4 @@
-//! The end of the process, and its children by `fork`.
+//! The end of the process, and child processes of `fork`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, Weak};
@@ -6,24 +6,24 @@ use std::sync::{Arc, Mutex, Once, Weak};
 use super::{AT_EXIT, Shared};
 use crate::sync::plain::lock;
 
-/// How often this process's ancestors and itself came out of a `fork` as the child.
+/// How often this process or an ancestor was the child of a `fork`.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// The recordings that are not over.
+/// The recordings that have not ended.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Another number in a child of `fork` than in its parent.
+/// A number that differs between a child of `fork` and its parent.
 #[inline]
 pub(super) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Has the recording flushed when the process ends by itself.
+/// Flushes the recording at the normal end of the process.
 pub(super) fn watch(recording: &Arc<Shared>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: both take functions that live as long as the process, and unwind from neither. Where
-        // there is no room for another one, the end of the process loses what a crash would.
+        // SAFETY: both take functions that live as long as the process and do not unwind. If no
+        // further function can be registered, the end of the process loses as much as a crash.
         unsafe {
             libc::atexit(at_exit);
             libc::pthread_atfork(None, None, Some(in_child));
@@ -35,14 +35,14 @@ pub(super) fn watch(recording: &Arc<Shared>) {
 }
 
 extern "C" fn at_exit() {
-    // In a child of `fork` another thread of the parent's may have had the lock.
+    // In a child of `fork`, another thread of the parent may have held the lock.
     let Ok(mut open) = OPEN.try_lock() else {
         return;
     };
     let open = std::mem::take(&mut *open);
     let until = std::time::Instant::now() + AT_EXIT;
     for recording in open.iter().filter_map(Weak::upgrade) {
-        // Its error was told when it happened.
+        // Its error was reported when it happened.
         let _ = recording.flush(Some(until));
     }
 }

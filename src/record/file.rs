@@ -15,17 +15,17 @@ use super::book::HEADER;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// How long a pipe may have no reader, or one that reads nothing: whoever is faster than the file waits for it, and
-/// the pool's drop waits for all of it.
+/// How long a pipe may have no reader, or a reader that reads nothing. Threads that produce events faster than the
+/// file takes them wait for it, and so does the pool's drop.
 const STALL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
-/// Time between two looks for a pipe's reader.
+/// Time between two polls for a pipe's reader.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often each name was asked for in this process.
+/// Number of requests for each name in this process.
 static NAMES: Mutex<Option<HashMap<PathBuf, u64>>> = Mutex::new(None);
 
-/// What rows are written to.
+/// The destination of rows.
 #[derive(Debug)]
 pub(super) struct Output {
     file: File,
@@ -33,10 +33,10 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Makes the file that `asked` stands for, and takes it for this process alone.
+    /// Creates the file for the requested name, and locks it for this recording.
     ///
     /// # Errors
-    /// [`Error::Invalid`], naming `what`.
+    /// [`Error::Invalid`] for the setting `what`.
     pub(super) fn create(what: &'static str, asked: &Path) -> Result<(PathBuf, Self)> {
         let asked = with_process(asked);
         let refused = |path: &Path, why: String| {
@@ -59,15 +59,15 @@ impl Output {
         }
     }
 
-    /// The file of this name with its header, or why there is none.
+    /// Opens the file with this name and writes its header, or returns the reason that it cannot.
     fn begin(path: &Path, compressed: bool) -> std::result::Result<Self, String> {
         let file = opened(path).map_err(|error| error.to_string())?;
-        // SAFETY: the call takes a file that is open and touches no memory.
+        // SAFETY: the call takes an open file and accesses no memory.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(why_locked(&io::Error::last_os_error()));
         }
         let mut output = Self { file, compressed };
-        // A pipe is written from where it is.
+        // A pipe has no start to truncate to.
         if output.file.metadata().is_ok_and(|about| about.is_file()) {
             output.file.set_len(0).map_err(|error| error.to_string())?;
         }
@@ -75,19 +75,20 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes rows, so that the file is whole behind them, or else as whole as it was.
+    /// Appends rows. The file is complete afterwards, or unchanged after an error.
     pub(super) fn write(&mut self, rows: &[u8]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
-        // A pipe has none.
+        // Fails for a pipe, which has no position.
         let whole = self.file.stream_position();
         let written = match self.compressed {
             true => compressed(rows).and_then(|part| self.write_all(&part)),
             false => self.write_all(rows),
         };
         if let (Err(_), Ok(whole)) = (&written, whole) {
-            // What was written of the part cannot be read. The first error is the one to report.
+            // A partly written member cannot be read, so it is cut off. The first error is the one
+            // to report.
             let _ = self.file.set_len(whole);
         }
         written.map_err(file_error)
@@ -110,7 +111,7 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until a pipe takes more, or a signal comes.
+    /// Waits until a pipe takes more, or a signal arrives.
     fn wait_for_room(&self, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let mut asked = libc::pollfd {
@@ -118,7 +119,7 @@ impl Output {
             events: libc::POLLOUT,
             revents: 0,
         };
-        // SAFETY: the call reads and writes one element, which is there.
+        // SAFETY: the call reads and writes one element, which exists.
         match unsafe { libc::poll(&raw mut asked, 1, left.as_millis() as i32) } {
             0 => Err(io::Error::new(
                 ErrorKind::TimedOut,
@@ -129,7 +130,7 @@ impl Output {
     }
 }
 
-/// The file, to be written without blocking: a pipe is waited for no longer than [`STALL`].
+/// Opens the file for writing without blocking; waits for a pipe's reader for at most [`STALL`].
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
@@ -137,7 +138,7 @@ fn opened(path: &Path) -> io::Result<File> {
     let until = Instant::now() + STALL;
     loop {
         match options.open(path) {
-            // A pipe that nobody has open for reading.
+            // No process has the pipe open for reading.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
                 if Instant::now() >= until {
                     let why = format!("nobody reads it within {STALL:?}");
@@ -151,14 +152,14 @@ fn opened(path: &Path) -> io::Result<File> {
 }
 
 impl Drop for Output {
-    /// A child of `fork` has the file too, and with it the lock, for as long as it lives.
+    /// Unlocks the file: a child of `fork` would hold the lock for as long as it lives.
     fn drop(&mut self) {
-        // SAFETY: the call takes a file that is open and touches no memory.
+        // SAFETY: the call takes an open file and accesses no memory.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
-/// A gzip member of its own: files that end with it are whole.
+/// Compresses rows as a separate gzip member: a file that ends with one is complete.
 #[cfg(feature = "gzip")]
 fn compressed(rows: &[u8]) -> io::Result<Vec<u8>> {
     let room = Vec::with_capacity(rows.len() / 8);
@@ -179,7 +180,7 @@ fn file_error(error: io::Error) -> Error {
     }
 }
 
-/// `%p` in the file's name becomes the number of the process.
+/// Replaces `%p` in the file's name by the process id.
 fn with_process(path: &Path) -> PathBuf {
     let (mut rest, mut made) = (path.as_os_str().as_bytes(), Vec::new());
     while let Some(at) = rest.windows(2).position(|two| two == b"%p") {
@@ -191,7 +192,7 @@ fn with_process(path: &Path) -> PathBuf {
     OsString::from_vec(made).into()
 }
 
-/// How often `path` was asked for, this time counted.
+/// Number of requests for `path`, including this one.
 fn next_number(path: &Path) -> u64 {
     let mut names = lock(&NAMES);
     let count = names.get_or_insert_default().entry(path.to_owned());
@@ -200,7 +201,7 @@ fn next_number(path: &Path) -> u64 {
     *count
 }
 
-/// `path` was asked for in vain.
+/// Takes back a request for `path` that failed.
 fn give_back(path: &Path, number: u64) {
     if let Some(count) = lock(&NAMES).get_or_insert_default().get_mut(path)
         && *count == number
@@ -221,7 +222,7 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
     path.with_file_name(OsString::from_vec(made))
 }
 
-/// Why a file cannot be taken for this recording alone.
+/// The reason that a file cannot be locked for this recording.
 fn why_locked(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::WouldBlock => String::from(
@@ -290,7 +291,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log.csv");
         let output = Output::begin(&path, false).expect("a file");
-        // As a child of `fork` has it, which may live on.
+        // Like the copy of a child of `fork`, which may live on.
         let child = output.file.try_clone().expect("a file");
         assert!(Output::begin(&path, false).is_err());
         drop(output);

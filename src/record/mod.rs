@@ -1,23 +1,24 @@
-//! Recording what a pool is asked for, as a log that `warpool replay` reads.
+//! Records a pool's requests as a log that `warpool replay` reads.
 //!
 //! # The path of an event
 //!
 //! A thread that allocates or frees takes a number from the recording's counter and puts the event into
-//! a buffer of its own (`buffer`). A thread of the recording empties all buffers every [`PERIOD`], sorts
-//! by the number and writes rows (`book`) to the file (`file`). The number is taken while the buffer is
-//! locked: so once the counter is past a number and the buffer was locked again, the event of that number
-//! was seen, and what was written before it is all there was.
+//! its own buffer (`buffer`). A thread of the recording empties all buffers every [`PERIOD`], sorts the
+//! events by number and writes rows (`book`) to the file (`file`). The number is taken while the buffer
+//! is locked. So once the counter has passed a number and the buffer has been locked again, the event
+//! with that number has been seen, and the rows written before it are complete.
 //!
-//! # How much is lost
+//! # What is lost
 //!
-//! Nothing when the pool goes, when the process ends by `exit` or the end of `main` (`exit`), and after
-//! a request that fails for want of memory. A process that is killed or crashes loses what happened in the
-//! last [`PERIOD`]. What was written is whole: each part of a compressed file is a gzip member of its own.
+//! Nothing if the pool is dropped, if the process ends by `exit` or the end of `main` (`exit`), or after a
+//! request that fails for want of memory. A process that is killed or crashes loses the events of the last
+//! [`PERIOD`]. The part that was written is complete: each part of a compressed file is a separate gzip
+//! member.
 //!
 //! # fork
 //!
-//! A child of `fork` has the buffers and not the thread. Its recordings are still: they write nothing
-//! and wait for nobody, and the parent goes on.
+//! A child of `fork` has the buffers but not the thread. Its recordings do nothing: they neither
+//! write nor wait, and the parent continues.
 
 mod book;
 mod buffer;
@@ -38,50 +39,50 @@ use buffer::Buffers;
 pub(crate) use buffer::What;
 use file::Output;
 
-/// How long events wait in memory at most, while the file keeps up.
+/// How long events stay in memory at most, if the file is fast enough.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// How long the end of the process waits for all files together.
 const AT_EXIT: Duration = Duration::from_secs(10);
 
-/// What the threads that record share with the one that writes.
+/// The state shared by the threads that record and the one that writes.
 struct Shared {
     buffers: Buffers,
-    /// The process that the recording is of, see `exit`.
+    /// The process that made the recording; see `exit`.
     forks: u64,
     path: PathBuf,
-    /// The file took no more: events are dropped where they happen.
+    /// Set once the file has failed: further events are dropped.
     failed: AtomicBool,
     state: Mutex<State>,
-    /// The writer has something to do, or has done it.
+    /// Notified when there is work for the writer, and when it is done.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Somebody's buffer is full.
+    /// Whether a thread's buffer is full.
     hurry: bool,
-    /// Flushes that were asked for, and those that are done.
+    /// Number of flushes requested; `done` are finished.
     asked: u64,
     done: u64,
     ends: bool,
-    /// The writer is gone, or about to be.
+    /// Whether the writer has ended, or is about to.
     over: bool,
-    /// Why the file took no more.
+    /// The error of the file.
     error: Option<Error>,
 }
 
-/// A pool's recording; its drop writes the end.
+/// A pool's recording; its drop writes the rest.
 pub(crate) struct Recording {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Recording {
-    /// The recording that `path` asks for, or else the environment.
+    /// The recording to `path` or, without one, as the environment requests.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a path that cannot be written, or is written by another process.
+    /// [`Error::Invalid`] if the path cannot be written, or another process writes to it.
     pub(crate) fn asked_for(path: Option<&Path>) -> Result<Option<Self>> {
         if let Some(path) = path {
             return Self::to("record", path).map(Some);
@@ -99,7 +100,7 @@ impl Recording {
         })
     }
 
-    /// As [`Recording::to`], written by the thread that `start` starts.
+    /// The same as [`Recording::to`], with the writer's thread started by `start`.
     fn by(
         what: &'static str,
         path: &Path,
@@ -111,7 +112,7 @@ impl Recording {
                 shared.write_all(output);
             }
         };
-        // First: where there is no thread, the file is left as it was, and its name is free.
+        // The thread comes first: without it the file stays unchanged and its name stays free.
         let writer = start(Box::new(work)).map_err(|error| Error::Os {
             call: "starting the thread that writes the recording",
             words: error.to_string(),
@@ -125,7 +126,7 @@ impl Recording {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        // The thread is there to take it.
+        // The thread is waiting for it.
         let _ = give.send((Arc::clone(&shared), output));
         exit::watch(&shared);
         Ok(Self {
@@ -134,24 +135,24 @@ impl Recording {
         })
     }
 
-    /// Records what became of a block, on the stream of this number.
+    /// Records an event of a block, on the stream with this number.
     #[inline]
     pub(crate) fn note(&self, what: What, stream: u64) {
         self.shared.note(what, stream);
     }
 
-    /// A request of `bytes` failed. The program may not get much further, so all is written.
+    /// Records that a request of `bytes` failed, and flushes, because the program may end soon.
     #[cold]
     pub(crate) fn failed(&self, bytes: u64, stream: u64) {
         self.shared.note(What::Failure { bytes }, stream);
-        // The file's error is told elsewhere.
+        // The error is reported elsewhere.
         let _ = self.flush();
     }
 
     /// Waits until everything so far is in the file.
     ///
     /// # Errors
-    /// What went wrong with the file, now or before.
+    /// The first error of the file, now or before.
     pub(crate) fn flush(&self) -> Result<()> {
         self.shared.flush(None)
     }
@@ -170,14 +171,14 @@ impl Drop for Recording {
         lock(&self.shared.state).ends = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
-            // It does not panic; what the file said is told by the writer.
+            // The writer does not panic, and reports errors of the file itself.
             let _ = writer.join();
         }
     }
 }
 
 impl Shared {
-    /// Whether this is the process that the recording began in.
+    /// Whether this is the process that made the recording.
     #[inline]
     fn is_here(&self) -> bool {
         self.forks == exit::forks()
@@ -193,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Asks the writer to empty the buffers, and waits while the calling thread's has no room.
+    /// Requests that the buffers be emptied, and waits while the calling thread's buffer is full.
     #[cold]
     fn make_room(&self) {
         lock(&self.state).hurry = true;
@@ -229,7 +230,7 @@ impl Shared {
         state.error.clone().map_or(Ok(()), Err)
     }
 
-    /// The writer's thread.
+    /// Runs on the writer's thread.
     fn write_all(&self, mut output: Output) {
         let mut book = Book::default();
         let mut rows = Vec::new();
@@ -244,7 +245,7 @@ impl Shared {
             state.done = asked;
             if let Err(error) = written {
                 let path = self.path.display();
-                // Where there is nobody to tell, `flush` does.
+                // If standard error cannot be written, `flush` reports the error.
                 let _ = writeln!(
                     std::io::stderr(),
                     "warpool: recording to {path} ends: {error}"
@@ -262,7 +263,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the period's end, or until somebody wants it sooner.
+    /// Waits for the end of the period, or for an earlier request.
     fn wait_for_work(&self) -> (u64, bool) {
         let wanted = |state: &State| state.hurry || state.ends || state.asked > state.done;
         let until = Instant::now() + PERIOD;

@@ -4,7 +4,7 @@ use super::book::Book;
 use super::buffer::{Buffers, Event, What};
 use super::*;
 
-/// The rows that `events` make, without what does not matter here.
+/// The rows of `events`, without the columns that do not matter here.
 fn rows(events: &[What]) -> Vec<String> {
     let event = |(number, &what): (usize, &What)| Event {
         number: number as u64,
@@ -162,7 +162,7 @@ fn pipe(folder: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-/// What `work` returns, which is not waited for without end.
+/// The result of `work`, with a time limit.
 fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(work()));
@@ -177,7 +177,7 @@ fn a_pipe_that_nobody_reads_ends_the_recording_with_an_error() {
     let reader = options.read(true).write(true).open(&path).expect("a pipe");
     let error = in_time(move || {
         let recording = Recording::to("record", &path).expect("a recording");
-        // More than a pipe takes, and more than a thread's buffer.
+        // More than a pipe holds, and more than a thread's buffer.
         for addr in 0..100_000 {
             recording.note(What::Failure { bytes: addr }, 0);
         }

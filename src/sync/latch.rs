@@ -1,9 +1,9 @@
 //! A lock for sections of a few dozen instructions.
 //!
-//! Taking it costs one compare-and-swap and giving it back one plain store: half the locked
-//! instructions of a lock that knows who sleeps on it. So nobody is woken. Who finds it taken spins
-//! for some microseconds, then lets other threads have the core, then sleeps for a while between
-//! looks; a holder that lost its core costs the others no more than that.
+//! Locking costs one compare-and-swap and unlocking one plain store: half the locked instructions
+//! of a lock that records its waiters. So it wakes nobody. A thread that finds it locked spins for
+//! some microseconds, then yields, then sleeps between polls. If the holder is descheduled, the
+//! others lose no more than that.
 
 #[cfg(loom)]
 use loom::sync::atomic::AtomicBool;
@@ -15,38 +15,38 @@ use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 use std::{hint::spin_loop, time::Duration};
 
-/// What the latch guards, and the latch.
+/// A value guarded by a latch.
 #[cfg(not(loom))]
 pub(crate) type Latch<T> = parking_lot::lock_api::Mutex<RawLatch, T>;
 
-/// The latch held.
+/// A locked latch.
 #[cfg(not(loom))]
 pub(crate) type LatchGuard<'l, T> = parking_lot::lock_api::MutexGuard<'l, RawLatch, T>;
 
-/// Looks with a spin between them, each spin twice as long as the last.
+/// Number of polls with a spin in between; each spin is twice as long as the last.
 #[cfg(not(loom))]
 const SPINS: u32 = 7;
 
-/// Looks after which a waiter sleeps, having let other threads run between the last of them.
+/// Number of polls after which a waiter sleeps. Between the last of them it yields.
 ///
-/// Measured on a host of an H200, 16 cores. Later is dearer: with 400 looks, four threads whose
-/// requests all miss made 0.6 million pairs a second in place of 2.7, as all of them take the lock's
-/// memory from each other. Sooner helps 16 threads by a tenth (1.0 in place of 0.9), and costs two that
-/// meet for some microseconds more: a producer and a consumer needed 280 ns a pair in place of 95
-/// where waiters slept after 2 us.
+/// Measured on a host of an H200, 16 cores. A larger number costs more: with 400 polls, four threads
+/// whose requests all miss made 0.6 million pairs a second instead of 2.7, because all of them take the
+/// lock's cache line from each other. A smaller number helps 16 threads by a tenth (1.0 instead of
+/// 0.9), but costs two threads that meet for some microseconds more: a producer and a consumer needed
+/// 280 ns per pair instead of 95 if waiters slept after 2 us.
 #[cfg(not(loom))]
 const YIELDS: u32 = 32;
 
-/// How long a waiter sleeps between looks.
+/// How long a waiter sleeps between polls.
 #[cfg(not(loom))]
 const NAP: Duration = Duration::from_micros(50);
 
-/// Whether it is held.
+/// Whether the latch is locked.
 pub(crate) struct RawLatch(AtomicBool);
 
-// SAFETY: `lock` and a `try_lock` that gives true return after this thread's compare-and-swap from
-// false to true; only `unlock`, called by the holder, makes it false again. Acquire and release
-// order what the holders do.
+// SAFETY: `lock`, and a `try_lock` that returns true, return after this thread's compare-and-swap
+// from false to true; only `unlock`, called by the holder, sets it to false again. Acquire and
+// release order the holders' accesses.
 #[cfg(not(loom))]
 unsafe impl RawMutex for RawLatch {
     const INIT: Self = Self(AtomicBool::new(false));
@@ -101,7 +101,7 @@ impl RawLatch {
     fn wait(&self) {
         let mut looks = 0;
         loop {
-            // Looked at before it is tried for, so that waiters share the cache line.
+            // Polled before the compare-and-swap, so that waiters share the cache line.
             while self.is_held() {
                 pause(looks);
                 looks += 1;
@@ -126,7 +126,7 @@ fn pause(looks: u32) {
     }
 }
 
-/// A model has no time: other threads go on.
+/// A model has no time, so other threads run.
 #[cfg(loom)]
 fn pause(_: u32) {
     loom::thread::yield_now();
@@ -142,10 +142,10 @@ mod models {
 
     use super::RawLatch;
 
-    /// The latch and what it guards, which loom watches for accesses at once.
+    /// A latch and the value it guards, whose accesses loom checks.
     struct Guarded(RawLatch, UnsafeCell<u64>);
 
-    // SAFETY: the number is touched only under the latch, which is what the models try.
+    // SAFETY: the number is accessed only under the latch, which is what the models check.
     unsafe impl Sync for Guarded {}
 
     impl Guarded {
@@ -154,10 +154,10 @@ mod models {
             Arc::new(Self(latch, UnsafeCell::new(0)))
         }
 
-        /// Adds one as the holder, and gives the latch back.
+        /// Adds one as the holder, and unlocks.
         fn add(&self) {
             assert!(self.0.is_held());
-            // SAFETY: the caller has just taken the latch.
+            // SAFETY: the caller has just locked the latch.
             self.1.with_mut(|number| unsafe { *number += 1 });
             self.0.give_back();
         }
@@ -175,7 +175,7 @@ mod models {
             guarded.0.take();
             guarded.add();
             other.join().unwrap();
-            // SAFETY: the other thread is gone.
+            // SAFETY: the other thread has ended.
             assert_eq!(guarded.1.with(|number| unsafe { *number }), 2);
         });
     }
@@ -195,7 +195,7 @@ mod models {
             let other = thread::spawn(move || attempt(&its));
             let taken = attempt(&guarded) + other.join().unwrap();
             assert!(taken >= 1, "a latch that nobody held was refused to both");
-            // SAFETY: the other thread is gone.
+            // SAFETY: the other thread has ended.
             assert_eq!(guarded.1.with(|number| unsafe { *number }), taken);
         });
     }
@@ -231,7 +231,7 @@ mod tests {
         assert!(latch.try_lock().is_none());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| *latch.lock() += 1);
-            // Long enough that the waiter sleeps.
+            // Long enough for the waiter to sleep.
             std::thread::sleep(Duration::from_millis(5));
             drop(held);
             waiter.join().unwrap();

@@ -1,5 +1,5 @@
-//! Every figure of a replay's JSON, made to take another value than its usual one: replays through
-//! the command line, on a device that corrupts, leaves out, delays or counts.
+//! Checks every figure of a replay's JSON with an unusual value: replays through the command line,
+//! on a device that corrupts, leaves out, delays or counts calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const SLOW: Duration = Duration::from_millis(20);
 const SLOW_NS: u64 = SLOW.as_nanos() as u64;
 
-/// How a replay ended, its JSON, and what it said on standard error.
+/// A replay's outcome, its JSON, and its notes.
 struct Played {
     outcome: Outcome,
     json: Value,
@@ -36,7 +36,8 @@ impl Played {
     }
 }
 
-/// Replays a trace of these rows with these arguments, on a device whose calls `before` is told of.
+/// Replays a trace of these rows with these arguments, on a device that calls `before` ahead of
+/// each call.
 fn play(
     rows: &[String],
     arguments: &[&str],
@@ -73,7 +74,7 @@ fn play(
     }
 }
 
-/// As [`play`], on the device as it is.
+/// The same as [`play`], on an unchanged device.
 fn plainly(rows: &[String], arguments: &[&str]) -> Played {
     let played = play(rows, arguments, |_, _, _| true);
     assert_eq!(played.notes, "");
@@ -89,15 +90,15 @@ fn free(block: u64, bytes: u64, stream: u64) -> String {
     format!("1,0,free,{block},{bytes},{stream}")
 }
 
-/// 32 blocks of 3 MiB, every other one freed, and one that only fits where those were if handles are
-/// mapped elsewhere or blocks are moved.
+/// 32 blocks of 3 MiB, every other one freed, and one more that only fits into the freed memory if
+/// handles are remapped or blocks are moved.
 fn scattered() -> Vec<String> {
     let all = (0..32).map(|n| alloc(n, 3 * MIB, 0));
     let gone = (0..32).step_by(2).map(|n| free(n, 3 * MIB, 0));
     all.chain(gone).chain([alloc(99, 40 * MIB, 0)]).collect()
 }
 
-/// 64 blocks of every size up to 3 MiB, every other one freed, and one of all that is free then.
+/// 64 blocks of every size up to 3 MiB, every other one freed, and one as large as the free memory.
 fn moved() -> Vec<String> {
     let bytes = |n: u64| (1 + n * 37 % 96) * 32_768;
     let sum: u64 = (0..64).map(bytes).sum();
@@ -139,16 +140,16 @@ fn corrupt_bytes_are_counted_and_fail_the_replay() {
         let rows = [alloc(1, 9000, 0), alloc(2, 9000, 0), free(1, 9000, 0)];
         let played = play(&rows, &[], move |host, _, launch| {
             if let Some((pattern, stream)) = verifies(launch) {
-                // SAFETY: it is given the fill below alone.
+                // SAFETY: used only for the fill below.
                 let work = unsafe { host.raw_backend() };
-                // SAFETY: the block is live, and the fill is behind its stamp.
+                // SAFETY: the block is live, and the fill is queued after its stamp.
                 unsafe { work.fill(pattern.addr, 0xA5, spoilt, stream) }.expect("fills");
             }
             true
         });
         assert_eq!(played.outcome, Outcome::Failed);
         let corrupt = played.number("corrupt_bytes");
-        // A byte in 256 is what it was by chance.
+        // One byte in 256 is unchanged by chance.
         assert!((1..=2 * spoilt).contains(&corrupt), "{corrupt} of {spoilt}");
         assert!(
             played.notes.contains("corrupt: memory was handed out"),
@@ -198,7 +199,7 @@ fn handles_made_and_mapped_elsewhere_are_those_of_the_device() {
         assert_eq!(played.number("handles_made"), made);
         assert_eq!(played.number("handles_remapped"), mapped - made);
         assert_eq!(mapped > made, elsewhere, "{}", played.json);
-        // The pool may hold a little more than its handles are, where one was given back.
+        // After a release, the pool's peak may be a little more than its present handles.
         let reserved = played.number("peak_reserved_bytes");
         assert!(reserved >= 3 * 32 * MIB && reserved.is_multiple_of(2 * MIB));
         let ratio = played.json["reserved_ratio"].as_f64().expect("a number");
@@ -276,7 +277,7 @@ fn the_seed_draws_which_blocks_may_be_moved() {
 
 #[test]
 fn slow_calls_show_in_the_percentiles_and_the_wall_time() {
-    // Two blocks in forty need new memory, and each call for that is slow.
+    // Two blocks in forty need new memory, and each driver call for that is slow.
     let few: Vec<String> = (0..38)
         .flat_map(|n| [alloc(n, 4096, 0), free(n, 4096, 0)])
         .chain([alloc(50, 64 * MIB, 0), alloc(51, 64 * MIB, 0)])

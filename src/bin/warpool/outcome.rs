@@ -36,8 +36,8 @@ impl From<&Error> for Outcome {
     }
 }
 
-/// Where a command prints its results, and its notes about them. A line that cannot be written is
-/// an error, so that nobody takes incomplete results for complete ones.
+/// Where a command prints its results and its notes. A line that cannot be written is an error, so
+/// that incomplete results are not taken for complete ones.
 pub struct Console<'a> {
     results: &'a mut dyn Write,
     notes: &'a mut dyn Write,
@@ -86,7 +86,7 @@ impl<'a> Console<'a> {
 mod tests {
     use super::*;
 
-    /// A writer that takes so many bytes.
+    /// A writer that accepts this many bytes.
     struct Room(usize);
 
     impl Write for Room {

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal of 60 columns that keeps what it was given.
+    /// A terminal of 60 columns that keeps its output.
     #[derive(Debug, Clone, Default)]
     struct Terminal(Arc<Mutex<Vec<String>>>);
 

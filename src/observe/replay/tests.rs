@@ -1,4 +1,4 @@
-//! What the report of a replay says of an allocator whose slow calls and peak are known.
+//! The report of a replay through an allocator whose slow calls and peak are known.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::pool::Block;
 const SLOW: Duration = Duration::from_millis(20);
 const SLOW_NS: u64 = SLOW.as_nanos() as u64;
 
-/// A pool some of whose calls are slow.
+/// A pool in which some calls are slow.
 struct Slow {
     pool: Pool,
     calls: Cell<u64>,
-    /// Which of the calls, counted from 1, are slow: every such one.
+    /// Every call whose number, from 1, is a multiple of this is slow.
     every: u64,
 }
 
@@ -62,7 +62,7 @@ impl Subject for Slow {
     }
 }
 
-/// The report of 40 blocks, each freed before the next, where every `every`th free is slow.
+/// The report of 40 blocks, each freed before the next, of which every `every`th free is slow.
 fn with_slow_frees(every: u64) -> Report {
     let device = Device::host().expect("the host device");
     let mut writer = TraceWriter::new(Vec::new()).expect("writes");

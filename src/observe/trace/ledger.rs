@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use super::{Event, EventKind, Trace};
 use crate::device::host_available_bytes;
 
-/// Events from which on the machine is asked whether it has memory for as many more. A compressed file may have a
-/// thousand times its bytes of them.
+/// Number of events from which the free memory is checked before space for as many more is allocated. A
+/// compressed file may expand a thousandfold.
 const MANY: usize = 1 << 22;
 
-/// The blocks live so far, and the trace so far.
+/// The live blocks and the trace so far.
 pub(super) struct Ledger {
     trace: Trace,
     max_bytes: u64,
@@ -18,7 +18,7 @@ pub(super) struct Ledger {
     live: HashMap<u64, (u32, u64)>,
     live_bytes: u64,
     streams: HashMap<u64, u16>,
-    /// What the machine has free, if that is known.
+    /// Returns the machine's free memory, if known.
     free: fn() -> Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Ledger {
     fn push(&mut self, event: Event) -> Result<(), String> {
         let events = &mut self.trace.events;
         if events.len() >= MANY && events.len() == events.capacity() {
-            // The events move to twice their place, and each may be a live block.
+            // The events move to a list of twice the size, and each may be a live block.
             let each = 2 * size_of::<Event>() + size_of::<(u64, (u32, u64))>();
             let needed = (events.len() * each) as u64;
             if (self.free)().is_some_and(|free| needed > free) {

@@ -36,7 +36,7 @@ impl Trace {
         let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;
         match read_lines(name, &mut lines, max_bytes) {
             Ok(trace) => Ok(trace),
-            // For an empty file: its first line is missing.
+            // An empty file fails at its first line, which is missing.
             Err(why) => Err(at(name, lines.number.max(1), why)),
         }
     }
