@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 19abf1f92f61112b.
+// Made by the build script from warpool.h with the fingerprint 9d887f100aadd4f1.
 
 pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;

@@ -3,7 +3,7 @@
 
 namespace wp {
 
-/* relocate.cu: lets the kernels that move data have their shared memory. */
+/* relocate.cu: allows the moving kernels their shared memory. */
 cudaError_t ready_moves();
 
 }  // namespace wp
@@ -20,7 +20,7 @@ extern "C" int wp_cuda_load(wp_u32 *kernels) {
         capability = attributes.ptxVersion < capability ? attributes.ptxVersion : capability;
         ++*kernels;
     }
-    /* One device for which it is not so is enough; none makes it so again. */
+    /* One device where it is not so is enough for -1, and no other device changes that. */
     int unknown = 0;
     if (capability < 90 || driver < wp::EARLY_IN_GRAPHS) {
         __atomic_store_n(&wp::begins_early, -1, __ATOMIC_RELAXED);

@@ -1,8 +1,8 @@
 /*
  * pattern.cu: stamp, verify and poison.
  *
- * A thread handles UNROLL vectors of 16 bytes, two words of the pattern each; a block one tile, no
- * grid-stride. Verifying costs an atomic only in a block that found something.
+ * A thread handles UNROLL vectors of 16 bytes, two words of the pattern each; a block handles one
+ * tile, without a grid-stride loop. Verifying makes an atomic only in a block that found something.
  */
 #include "device/in_order.cuh"
 #include "device/launch.cuh"
@@ -15,7 +15,7 @@ constexpr unsigned THREADS = 256;
 constexpr unsigned UNROLL = 4;
 constexpr u64 TILE_VECTORS = (u64)THREADS * UNROLL;
 
-/* Vector v of the two ranges laid end to end: its block offset, and the bytes of it to touch. */
+/* Vector v of the two ranges, joined: its block offset, and the bytes of it to use. */
 struct Spot {
     u64 at;
     unsigned from, to; /* [from, to) within the 16 bytes */
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(THREADS) write_kernel(const wp_pattern args, c
     }
 }
 
-/* Adds what one thread found to the block's sums; called by threads that found something. */
+/* Adds one thread's findings to the block's sums; called only by threads that found something. */
 __device__ __noinline__ void note(ulonglong2 difference, u64 address, unsigned *corrupt, u64 *first) {
     const u64 low = nonzero_bytes(difference.x), high = nonzero_bytes(difference.y);
     if ((low | high) == 0) return;

@@ -1,5 +1,5 @@
 // Entry points of the operations that move live data: batched moves, slides, the pointer patch and
-// scattered stores. Each checks its arguments, sizes its grid and launches; the work itself is in
+// scattered stores. Each checks its arguments, sizes its grid and launches; the kernels are in
 // device/move_batch.cuh, device/chain*.cuh and device/move_patch.cuh.
 #include <cuda_runtime.h>
 
@@ -26,7 +26,7 @@ unsigned bounded_grid(wp_u64 blocks, wp_u32 max_blocks) {
     return static_cast<unsigned>(blocks < bound ? blocks : bound);
 }
 
-// Whether the current device is another than the one that chain_bulk.cuh was measured on.
+// Whether the current device differs from the one that chain_bulk.cuh was measured on.
 cudaError_t needs_fences(bool &fenced) {
     int major = 0, minor = 0;
     cudaError_t error = wp::device_attribute(cudaDevAttrComputeCapabilityMajor, major);
@@ -36,7 +36,8 @@ cudaError_t needs_fences(bool &fenced) {
     return error;
 }
 
-// Blocks of `kernel` that the device holds at once, at least one and at most `most` a multiprocessor.
+// Blocks of `kernel` that the device holds at once: at least one, and at most `most`, per
+// multiprocessor.
 template <class Kernel>
 cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, int most, wp_u64 &blocks) {
     int processors = 0, resident = 0;
@@ -50,7 +51,7 @@ cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, in
 }
 
 // The warps of a bounded launch's block, each with `stage` bytes of shared memory: `most`, or as
-// many as a block has room for.
+// many as fit into a block.
 cudaError_t bounded_warps(unsigned stage, unsigned most, unsigned &warps) {
     int room = 0;
     cudaError_t error = wp::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, room);
@@ -59,7 +60,7 @@ cudaError_t bounded_warps(unsigned stage, unsigned most, unsigned &warps) {
     return error;
 }
 
-// Lets blocks of `kernel` have the shared memory of those warps.
+// Allows blocks of `kernel` the shared memory of those warps.
 template <class Kernel> cudaError_t ready_bounded(Kernel kernel, unsigned stage, unsigned most) {
     unsigned warps = 0;
     cudaError_t error = bounded_warps(stage, most, warps);
@@ -96,7 +97,7 @@ int slide_plainly(const wp::Chain &chain, wp_u32 max_blocks, void *stream) {
 
 namespace wp {
 
-// Bounded launches fail on a device that has not been through here: wp_cuda_load calls it.
+// Bounded launches fail on a device where this has not run: wp_cuda_load calls it.
 cudaError_t ready_moves() {
     cudaError_t error = ready_bounded(move_batch_bounded, sizeof(TileStage), kBoundedWarps);
     if (error == cudaSuccess)

@@ -10,7 +10,7 @@ int queue_fused(const wp_convert &a, void *stream);
 
 namespace {
 
-/* One aligned run in the mode's own kernel, anything else by `other`. */
+/* One aligned run by the mode's own kernel, anything else by `other`. */
 template <class S, class D, class Mode, class Other>
 int queue_plain(const wp_convert &a, const Mode &mode, const Other &other, void *stream) {
     using Op = Plain<S, D, Mode>;

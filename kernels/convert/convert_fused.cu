@@ -1,4 +1,4 @@
-/* convert_fused.cu: conversion with multiply and add, finite check and maxima on the way. */
+/* convert_fused.cu: conversion fused with a multiply-add, a check for finite values, and maxima. */
 #include "device/block_kernel.cuh"
 #include "device/convert_kernel.cuh"
 #include "device/fused_ops.cuh"

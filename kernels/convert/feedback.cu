@@ -1,4 +1,4 @@
-/* feedback.cu: gradients to codes, with what the codes lost before. */
+/* feedback.cu: gradients to codes, including the rounding errors of earlier codes. */
 #include "device/feedback.cuh"
 #include "device/in_order.cuh"
 #include "device/launch.cuh"
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(THREADS) feedback_kernel(const wp_feedback a) 
             store_streaming(a.dst + i * sizeof(Bits), code);
         }
     }
-    /* What is no whole group, an element a thread. */
+    /* The elements after the last whole group, one per thread. */
     const u64 i = a.count - a.count % V + threadIdx.x;
     if (blockIdx.x == gridDim.x - 1 && i < a.count) {
         const u32 random = Mode::RANDOM ? philox_half(a.seed, a.first + i) : 0;

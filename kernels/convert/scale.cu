@@ -1,4 +1,7 @@
-/* scale.cu: loss scaling without a host read: unscale with finite check, and the scale's update. */
+/*
+ * scale.cu: loss scaling without a read on the host: unscaling with a check for finite values, and
+ * the scale's update.
+ */
 #include "device/hardware.cuh"
 #include "device/in_order.cuh"
 #include "device/launch.cuh"
@@ -31,7 +34,10 @@ __device__ __forceinline__ bool unscale_group(Vector<typename T::Bits, V> &x, fl
     return finite;
 }
 
-/* The vectors of a tile are 16 bytes; its ends are done element by element. True if all was finite. */
+/*
+ * The vectors of a tile have 16 bytes; the elements before and after them are done one by one. Returns
+ * true if all are finite.
+ */
 template <class T>
 __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse, unsigned lane) {
     constexpr int V = 128 / T::SIZE;
@@ -40,7 +46,9 @@ __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse,
     const u32 start = head < tile.count ? head : tile.count;
     const u32 vectors = (tile.count - start) / V;
     typename T::Bits *elements = (typename T::Bits *)tile.src;
-    /* At most V - 1 elements before the vectors and as many after them: one a lane, loaded first. */
+    /*
+     * At most V - 1 elements before the vectors and as many after them: one per lane, loaded first.
+     */
     const u32 after = start + vectors * V;
     const u32 edge = lane < start ? lane : after + (lane - start);
     typename T::Bits end = 0;
@@ -65,7 +73,7 @@ __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse,
     return finite;
 }
 
-/* A warp a tile; a block stores what it found once, for all meet at one word. */
+/* One warp per tile. A block stores its finding once, because all blocks write the same word. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a) {
     begin_in_order();

@@ -1,8 +1,9 @@
 /*
  * block_kernel.cuh: the fused conversion of one run with the largest magnitude of each 32 elements.
  *
- * Where both sides are aligned, neighbouring lanes hold the groups of a block of 32 and exchange
- * their maxima; else, and at the end, a warp takes a block at a time, an element a lane.
+ * If both sides are aligned, adjacent lanes hold the groups of a block of 32 and exchange their
+ * maxima. Otherwise, and at the end of the run, a warp does one block at a time, one element per
+ * lane.
  */
 #ifndef WARPOOL_BLOCK_KERNEL_CUH
 #define WARPOOL_BLOCK_KERNEL_CUH
@@ -15,9 +16,12 @@
 namespace wp {
 
 constexpr int AMAX_BLOCK = 32;
-constexpr int BLOCKS_UNROLL = 4, BLOCKS_GROUPS = 16; /* groups a lane at once, and in all */
+constexpr int BLOCKS_UNROLL = 4, BLOCKS_GROUPS = 16; /* groups per lane at once, and in total */
 
-/* A warp's round of U groups a lane from element `e` on, the lane's first; or of one element a lane, as tile.cuh has it. */
+/*
+ * A warp's round of U groups per lane, from element `e`, the lane's first, on; or of one element per lane, as in
+ * tile.cuh.
+ */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, bool whole, Op &op) {
     constexpr int V = Shape<S, D>::V, U = BLOCKS_UNROLL;
@@ -58,7 +62,7 @@ __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, bool 
     op.most = most;
 }
 
-/* The block from element `start` on, an element a lane, where the code of an element is short. */
+/* The block from element `start` on, one element per lane, if the code of an element is short. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, int lane, Op &op) {
     const u64 e = start + lane;

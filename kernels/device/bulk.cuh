@@ -1,6 +1,6 @@
-// Bulk copies between global and shared memory, from compute capability 9.0 on: the copy engine of a
-// multiprocessor moves a run of bytes by itself, and a barrier in shared memory tells when a load has
-// landed. Addresses and lengths are multiples of 16.
+// Bulk copies between global and shared memory, from compute capability 9.0 on. The copy engine of a
+// multiprocessor moves a run of bytes, and a barrier in shared memory completes when a load has
+// arrived. Addresses and lengths are multiples of 16.
 #ifndef WARPOOL_DEVICE_BULK_CUH
 #define WARPOOL_DEVICE_BULK_CUH
 
@@ -8,7 +8,7 @@
 
 namespace wp {
 
-constexpr wp_u64 kGranule = 2u << 20; // mappings begin and end at multiples of this
+constexpr wp_u64 kGranule = 2u << 20; // mappings start and end at multiples of this
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -16,14 +16,14 @@ __device__ __forceinline__ wp_u32 shared_addr(const void *at) {
     return static_cast<wp_u32>(__cvta_generic_to_shared(at));
 }
 
-// A barrier that one arrival, and the bytes it announces, complete.
+// A barrier that completes with one arrival and the bytes that it announced.
 __device__ __forceinline__ void barrier_init(wp_u64 *barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
                  "fence.mbarrier_init.release.cluster;\n" ::"r"(shared_addr(barrier))
                  : "memory");
 }
 
-// Announces the bytes that are to land, and arrives.
+// Announces the bytes of the loads, and arrives.
 __device__ __forceinline__ void barrier_expect(wp_u64 *barrier, wp_u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_addr(barrier)), "r"(bytes)
                  : "memory");
@@ -53,9 +53,8 @@ __device__ __forceinline__ void bulk_store(wp_addr dst, const unsigned char *sta
                  : "memory");
 }
 
-// The part of [addr, addr + bytes) that lies in the first granule of mapped memory. Neighbouring
-// mappings are two allocations to compute-sanitizer, and it takes one copy over both for a stray one,
-// so copies go part by part.
+// Bytes of [addr, addr + bytes) in the first granule of mapped memory. compute-sanitizer takes
+// adjacent mappings for two allocations and reports one copy across both, so such a copy is split.
 __device__ __forceinline__ wp_u32 in_granule(wp_addr addr, wp_u32 bytes) {
     wp_u64 room = kGranule - addr % kGranule;
     return room < bytes ? static_cast<wp_u32>(room) : bytes;
@@ -75,7 +74,7 @@ __device__ __forceinline__ void bulk_store_mapped(wp_addr dst, const unsigned ch
         bulk_store(dst + head, stage + head, bytes - head);
 }
 
-// Orders what this thread has seen before the copies that it asks for from here on.
+// Orders this thread's earlier accesses before the copies that it starts from here on.
 __device__ __forceinline__ void bulk_fence_proxies() {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -1,17 +1,17 @@
-// The tile chain: moves that may overlap their own source and their neighbours', in one pass.
+// The tile chain: one pass of moves that may overlap their own source and their neighbours'.
 //
 // The addresses that the sources span are cut into tiles on a fixed grid. A tile is loaded whole
-// (every piece of a source that lies in it), then flagged as loaded, then stored. The destination
-// of a piece meets at most two tiles of the grid; once both are flagged, nothing that has yet to be
-// read lies there, and the piece may be stored. So what a tile waits for follows from addresses
-// alone, and no table of dependences is needed.
+// (every piece of a source in it), then flagged as loaded, then stored. The destination of a piece
+// overlaps at most two tiles of the grid. Once both are flagged, no unread source lies there, and
+// the piece may be stored. So the tiles to wait for follow from addresses alone, and no table of
+// dependences is needed.
 //
-// Tiles are claimed by a ticket, in ascending order of address for a slide downwards, descending
-// for one upwards. A tile waits only for tiles of earlier tickets, and only for their loads. Loads
-// wait for room, that is for a store of a still earlier ticket by the same worker. Each link leads
+// Tiles are claimed by ticket, in ascending order of address for a downward slide, descending for
+// an upward one. A tile waits only for tiles with earlier tickets, and only for their loads. Loads
+// wait for space, that is for a store of a still earlier ticket by the same worker. Each wait leads
 // to an earlier ticket, so the chain ends, however few blocks are resident.
 //
-// A word a tile says where its pieces are found and whether it is loaded.
+// One word per tile holds its first move, and whether it is loaded.
 #ifndef WARPOOL_DEVICE_CHAIN_CUH
 #define WARPOOL_DEVICE_CHAIN_CUH
 
@@ -20,7 +20,7 @@
 
 namespace wp {
 
-constexpr wp_u32 kLoaded = 0x80000000u; // in a tile's word; the rest is its first move
+constexpr wp_u32 kLoaded = 0x80000000u; // flag in a tile's word; the rest is its first move
 constexpr wp_u32 kNoTile = 0xFFFFFFFFu;
 constexpr unsigned kMarkThreads = 256;
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ wp_u32 read_word(const Chain &chain, wp_u32 tile) {
     return word;
 }
 
-// The piece of move `index` in `tile`; `more` tells whether later moves may have one too.
+// The piece of move `index` in `tile`; `more` says whether later moves may have one too.
 __device__ __forceinline__ Piece piece_of(const Chain &chain, wp_u32 index, wp_u32 tile, bool &more) {
     more = false;
     if (index >= chain.count)
@@ -64,7 +64,8 @@ __device__ __forceinline__ Piece piece_of(const Chain &chain, wp_u32 index, wp_u
     return clip(move, begin, begin + WP_SLIDE_TILE);
 }
 
-// The tiles other than its own that the destination of a piece meets; kNoTile where there is none.
+// The tiles, other than its own, that the destination of a piece overlaps; kNoTile if there is
+// none.
 struct Covered {
     wp_u32 first;
     wp_u32 last;
@@ -81,8 +82,8 @@ __device__ __forceinline__ Covered covered_by(const Chain &chain, const Piece &p
             other(last) && last != first ? static_cast<wp_u32>(last) : kNoTile};
 }
 
-// Readies a chain: no ticket taken, no tile loaded, and each tile's word the last move that begins
-// at or below the tile, or 0; its own piece may be empty.
+// Initialises a chain: no ticket is taken and no tile is loaded. Each tile's word is the last move
+// that begins at or below the tile's start, or 0; that move may have no piece in it.
 __global__ void __launch_bounds__(kMarkThreads) mark_tiles(Chain chain) {
     begin_in_order();
     wp_u32 tile = blockIdx.x * kMarkThreads + threadIdx.x;

@@ -1,20 +1,19 @@
 // The tile chain with bulk copies, from compute capability 9.0 on.
 //
-// Every warp works by itself: it claims a tile, has it copied into shared memory, flags it, and
-// stores the tile that it claimed kHeld - 1 turns before. Holding tiles back is what makes a short
-// shift fast. A line that is stored to while the L2 cache still has it from being read costs more
-// than one that has left (on an H200, at a shift of 64 KiB without any waiting: 0.75 to 0.85 of the
-// device's own copy when tiles are stored at once, 0.97 when stored some microseconds later; the
-// same bytes reach the memory, but 0.37 of the L2's lookups hit, against 0.05), and what a tile
-// would have to wait for has long been loaded.
+// Every warp works alone: it claims a tile, copies it into shared memory, flags it, and stores the tile
+// that it claimed kHeld - 1 rounds before. Holding tiles back makes short shifts fast, for two reasons.
+// A store to a line that the L2 cache still holds from its read costs more than one to a line that has
+// left it. (On an H200, at a shift of 64 KiB without any waiting: 0.75 to 0.85 of the device's own copy
+// if tiles are stored at once, 0.97 if stored some microseconds later; the same bytes reach the memory,
+// but 0.37 of the L2's lookups hit, against 0.05.) And the tiles to wait for were loaded long ago.
 //
-// A flag orders reads before writes, no data passes through it: the tile's bytes are in shared memory
-// when its barrier completes, and the flag is set after that; the store is issued after the flag was
-// seen, as only a branch on it leads there. In PTX's memory model that is an order only with a release
-// at the flag, an acquire where it is read, and a fence between the proxies, since the store is the copy
-// engine's. FENCED has them. Without, it is what multiprocessors of compute capability 9.0 do: fenced,
-// an H200 gave 0.85 where it gives 0.97 without, and it is the one on which every byte of a great many
-// slides was compared. Every other GPU gets FENCED.
+// A flag orders reads before writes; no data passes through it. The tile's bytes are in shared memory
+// when its barrier completes, and the flag is set after that. The store is issued after the flag was
+// seen, because only a branch on it leads there. In PTX's memory model that is an order only with a
+// release at the flag, an acquire where it is read, and a fence between the proxies, because the copy
+// engine does the store. FENCED has them. Without them the order rests on how multiprocessors of compute
+// capability 9.0 behave: an H200 reached 0.85 with fences and 0.97 without, and on it every byte of a
+// great many slides was compared. Every other GPU gets FENCED.
 #ifndef WARPOOL_DEVICE_CHAIN_BULK_CUH
 #define WARPOOL_DEVICE_CHAIN_BULK_CUH
 
@@ -23,13 +22,13 @@
 
 namespace wp {
 
-constexpr unsigned kHeld = 3;           // tiles a warp has room for
-constexpr unsigned kSlideWarps = 8;     // of a bounded launch's block; enough to use a multiprocessor
-constexpr unsigned kLoneMoveBlocks = 8; // a multiprocessor, of one warp, where tiles need no lookup
+constexpr unsigned kHeld = 3;           // tiles that a warp has space for
+constexpr unsigned kSlideWarps = 8;     // warps of a bounded launch's block; enough to use a multiprocessor
+constexpr unsigned kLoneMoveBlocks = 8; // blocks per multiprocessor, of one warp each, if tiles need no lookup
 
 static_assert(kGranule % WP_SLIDE_TILE == 0, "a tile lies in one granule");
 
-// What a warp has in shared memory.
+// A warp's shared memory.
 struct SlideStage {
     alignas(128) unsigned char tiles[kHeld][WP_SLIDE_TILE];
     wp_u64 landed;
@@ -37,17 +36,17 @@ struct SlideStage {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A tile claimed, and where its pieces begin; kNoTile when there is none left.
+// A claimed tile and its first move; kNoTile if no tile is left.
 struct Work {
     wp_u32 tile;
     wp_u32 first;
 };
 
-// A tile in shared memory. The lanes have a piece each, the first 32.
+// A tile in shared memory. Each lane holds one of its first 32 pieces.
 struct Held {
     Work work;
     Piece piece;
-    bool more; // than 32 pieces
+    bool more; // whether the tile has more than 32 pieces
 };
 
 template <bool FENCED>
@@ -68,7 +67,7 @@ __device__ __forceinline__ wp_u32 read_flag(const Chain &chain, wp_u32 tile) {
     return word;
 }
 
-// Asks for a ticket; the answer is looked at in `find_work`, as late as may be.
+// Requests a ticket; `find_work` reads the answer as late as possible.
 __device__ __forceinline__ wp_u32 ask(const Chain &chain) {
     return threadIdx.x % 32 == 0 ? claim(chain) : 0;
 }
@@ -81,12 +80,12 @@ __device__ __forceinline__ Work find_work(const Chain &chain, wp_u32 asked) {
     return {tile, chain.count > 1 ? read_word(chain, tile) & ~kLoaded : 0};
 }
 
-// The highest lane has the highest move: only it can tell that there may be more beyond.
+// The highest lane has the highest move, so only it knows whether there may be more.
 __device__ __forceinline__ bool any_beyond(bool more) {
     return __shfl_sync(0xFFFFFFFFu, more, 31);
 }
 
-// Has the pieces of a tile copied into `stage`.
+// Starts copying the pieces of a tile into `stage`.
 __device__ __forceinline__ Held load_tile(const Chain &chain, const Work &work, unsigned char *stage,
                                           wp_u64 *landed) {
     wp_addr begin = tile_begin(chain, work.tile);
@@ -105,13 +104,14 @@ __device__ __forceinline__ Held load_tile(const Chain &chain, const Work &work, 
         bytes += load(piece_of(chain, index, work.tile, more));
     }
     bytes = __reduce_add_sync(0xFFFFFFFFu, bytes);
-    // The barrier may count down before it counts up: it completes only with its one arrival.
+    // The barrier may count bytes down before it counts them up: it completes only with its one
+    // arrival.
     if (threadIdx.x % 32 == 0)
         barrier_expect(landed, bytes);
     return held;
 }
 
-// Returns when the tiles that a piece lands on are loaded.
+// Waits until the tiles that the piece's destination overlaps are loaded.
 template <bool FENCED>
 __device__ __forceinline__ void await_room(const Chain &chain, const Piece &piece, wp_u32 tile) {
     Covered covered = covered_by(chain, piece, tile);
@@ -145,9 +145,9 @@ __device__ __forceinline__ void store_tile(const Chain &chain, const Held &held,
     __syncwarp();
 }
 
-// A lone move's tiles need no lookup and are claimed when there is room for them, the later the
-// better for the order of loads. With more moves the lookup takes two answers of the memory, so the
-// ticket is asked for while the tile before is on its way.
+// The tiles of a single move need no lookup. They are claimed when there is space for them, because
+// a late claim keeps the loads in order. With several moves the lookup reads memory twice, so the
+// ticket is requested while the tile before is being copied.
 template <bool FENCED>
 __device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stage) {
     bool early = chain.count > 1, over = false;

@@ -1,5 +1,5 @@
-// The tile chain with plain loads and stores, one tile at a time a block, for devices without bulk
-// copies (before compute capability 9.0).
+// The tile chain with plain loads and stores, one tile per block at a time, for devices without
+// bulk copies (before compute capability 9.0).
 #ifndef WARPOOL_DEVICE_CHAIN_PLAIN_CUH
 #define WARPOOL_DEVICE_CHAIN_PLAIN_CUH
 
@@ -37,10 +37,10 @@ __device__ __forceinline__ void await_tile(const Chain &chain, wp_u32 tile) {
 }
 
 __device__ __forceinline__ void slide_tile(const Chain &chain, wp_u32 tile, uint4 *stage) {
-    wp_u32 first = read_word(chain, tile); // the flag is set behind the barrier below, at the earliest
+    wp_u32 first = read_word(chain, tile); // the flag is set after the barrier below, at the earliest
     wp_addr begin = tile_begin(chain, tile);
     pieces(chain, tile, first, 1, [&](const Piece &piece) {
-        // Cached in L2 only: another multiprocessor writes here later in this very launch.
+        // Cached in L2 only, because another multiprocessor writes here later in this launch.
         for (wp_u32 at = threadIdx.x * kUnit; at < piece.bytes; at += kPlainThreads * kUnit)
             stage[(piece.src + at - begin) / kUnit] = __ldcg(reinterpret_cast<const uint4 *>(piece.src + at));
     });
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kPlainThreads) slide_plain(Chain chain) {
         if (ticket >= chain.tiles)
             return;
         slide_tile(chain, tile_of(chain, ticket), stage);
-        // The stage and the ticket are free again only when every thread is through.
+        // The stage and the ticket are free again once every thread is done with them.
         __syncthreads();
     }
 }

@@ -1,9 +1,9 @@
 /*
- * codec.cuh: groups of neighbours from scaled values to packed codes, and back.
+ * codec.cuh: groups of adjacent elements from scaled values to packed codes, and back.
  *
- * Each gives the bits that quant.cuh gives. The 6-bit formats are rounded by the instructions of the
- * 8-bit ones with as many bits of significand: with the exponents moved so that the smallest normal
- * numbers meet, the codes are the same, and moving them is exact.
+ * Returns the same bits as quant.cuh. The 6-bit formats are rounded by the instructions for 8-bit
+ * formats with as many significand bits. Exponents are shifted so that the smallest normal numbers
+ * coincide; the codes are then the same, and the shift is exact.
  */
 #ifndef WARPOOL_CODEC_CUH
 #define WARPOOL_CODEC_CUH
@@ -13,7 +13,7 @@
 #include "quant.cuh"
 #include "vector.cuh"
 
-/* The architecture that is compiled for; 0 on the host. */
+/* The compiled architecture; 0 on the host. */
 #ifndef __CUDA_ARCH__
 #define WP_ARCH 0
 #else
@@ -22,7 +22,7 @@
 
 namespace wp {
 
-/* The F32 value of a code of S; what becomes of the bits of a NaN does not matter. */
+/* The F32 value of a code of S; the bits of a NaN do not matter. */
 template <class S>
 __device__ __forceinline__ float to_float(typename S::Bits x) {
     if constexpr (SAME<S, F32>) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ float to_float(typename S::Bits x) {
     }
 }
 
-/* The same of a slot; of BF16 by words, of which nvcc takes halves in two steps. */
+/* The same for a slot. BF16 is done by words, because nvcc takes two instructions for a half. */
 template <class S, int V>
 __device__ __forceinline__ void to_floats(const Words<typename S::Bits, V> &x, float (&y)[V]) {
     const Vector<typename S::Bits, V> values = bits_as<Vector<typename S::Bits, V>>(x);
@@ -50,14 +50,14 @@ __device__ __forceinline__ void to_floats(const Words<typename S::Bits, V> &x, f
     }
 }
 
-/* a * b + c, which nvcc would take apart where it sees that no bits meet. */
+/* a * b + c. nvcc would split it up if it sees that no bits overlap. */
 __device__ __forceinline__ u32 multiply_add(u32 a, u32 b, u32 c) {
     u32 sum;
     asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
     return sum;
 }
 
-/* The largest magnitude of V neighbours, as F32 bits. */
+/* The largest magnitude of V adjacent elements, as F32 bits. */
 template <class S, int V>
 __device__ __forceinline__ u32 largest_of(const Vector<typename S::Bits, V> &x) {
     if constexpr (SAME<S, F32>) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ u32 largest_of(const Vector<typename S::Bits, V> &x) 
         for (int i = 1; i < V; i++) most = max(most, x.v[i] & 0x7FFFFFFF);
         return most;
     } else {
-        /* Two at a time: magnitudes are in the order of their bits. */
+        /* Two at a time: magnitudes compare like their bits. */
         const Words<u16, V> words = bits_as<Words<u16, V>>(x);
         u32 most = words.w[0] & 0x7FFF7FFF;
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ __forceinline__ u32 largest_of(const Vector<typename S::Bits, V> &x) 
     }
 }
 
-/* Codes side by side, the first in the lowest bits. */
+/* Packs codes, the first in the lowest bits. */
 template <class Q, int V>
 __device__ __forceinline__ u64 packed(const u32 (&codes)[V]) {
     constexpr int HALF = V * Q::SIZE > 32 ? V / 2 : V;
@@ -90,7 +90,7 @@ __device__ __forceinline__ u64 packed(const u32 (&codes)[V]) {
     return low | (u64)high << (HALF * Q::SIZE);
 }
 
-/* `y` to nearest in 8 bits, by the instruction where there is one. */
+/* `y` to nearest in 8 bits, by an instruction if there is one. */
 template <class Q>
 __device__ __forceinline__ u32 two_bytes(float a, float b) {
     const u32 bits[2] = {__float_as_uint(a), __float_as_uint(b)};
@@ -99,7 +99,9 @@ __device__ __forceinline__ u32 two_bytes(float a, float b) {
     return joined<u16>(both);
 }
 
-/* A 6-bit format as an 8-bit one with another bias; others as themselves. */
+/*
+ * The 8-bit format, with another bias, that stands in for a 6-bit one; other formats are their own.
+ */
 template <class Q>
 struct Stand {
     using Format = Q;
@@ -116,7 +118,7 @@ struct Stand<E3M2> {
     static constexpr float SHIFT = NARROW_CVT ? 1.0f : 1.0f / 4096; /* 2^(3 - 15) */
 };
 
-/* Codes of 4 bits side by side, from words whose last bits are a code and that are `above` beyond that: by sums. */
+/* Packs codes of 4 bits by sums. Each word's last bits are a code, and its upper part is `above`. */
 template <int V>
 __device__ __forceinline__ u32 sum_of_codes(const u32 (&words)[V], u32 above) {
     u32 sum = words[V - 1], beyond = above;
@@ -128,25 +130,28 @@ __device__ __forceinline__ u32 sum_of_codes(const u32 (&words)[V], u32 above) {
     return sum - beyond;
 }
 
-/* What is known of the inverse of a scale, and of magnitudes times that. In the last it is a power of two. */
+/*
+ * What is known of the inverse of a scale, and of magnitudes times it. In the last case it is a power of two.
+ */
 enum class Scaled { ANY, POSITIVE_BELOW_16, POWER_BELOW_8 };
 
 /*
- * The number of the E2M1 code nearest to a magnitude, and 2^23. Numbers rise by 2 for each 1 up to 2, by 1 up to 4, by
- * a half up to 6: the least of three lines, each rounded once to a whole number, ties to the even one, as is wanted.
+ * The number of the E2M1 code nearest to a magnitude, plus 2^23. Numbers rise by 2 per unit up to 2, by 1 up to 4,
+ * and by a half up to 6. So the number is the least of three lines, each rounded once to an integer, ties to even, as
+ * required.
  */
 __device__ __forceinline__ u32 e2m1_number(float size) {
     const u32 low = __float_as_uint(__fmaf_rn(size, 2.0f, 8388608.0f)), middle = __float_as_uint(__fadd_rn(size, 8388610.0f));
     return min(min(low, middle), __float_as_uint(__fmaf_rn(size, 0.5f, 8388612.0f)));
 }
 
-/* Eight numbers, of which those above 7 become 7. */
+/* Limits each of eight numbers to 7. */
 __device__ __forceinline__ u32 held_numbers(u32 numbers) {
     const u32 beyond = numbers & 0x88888888;
     return (numbers | (beyond - (beyond >> 3))) & 0x77777777;
 }
 
-/* Two numbers of BF16 times two, and two more, rounded once. */
+/* x * y + z for two BF16 numbers in each word, rounded once. */
 __device__ __forceinline__ u32 fma_bf16x2(u32 x, u32 y, u32 z) {
     u32 sums;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(x), "r"(y), "r"(z));
@@ -160,9 +165,9 @@ __device__ __forceinline__ u32 min_bf16x2(u32 x, u32 y) {
 }
 
 /*
- * The numbers of eight E2M1 codes, from BF16 times a power of two, two at a time: exact but for what is far below the
- * smallest code. Below 8, the least of three lines is the number of a code, or one more than the last; a sum with 64
- * has half-ones as its last bit.
+ * The numbers of eight E2M1 codes, from BF16 times a power of two, two at a time; exact except far below the smallest
+ * code. Below 8, the least of three lines is the number of a code, or one more than the last. The last bit of a sum
+ * with 64 has the weight 1/2.
  */
 __device__ __forceinline__ u32 e2m1_numbers(const u32 (&w)[4], float power) {
     const u32 scale = __byte_perm(__float_as_uint(power), 0, 0x3232);
@@ -180,10 +185,10 @@ __device__ __forceinline__ u32 e2m1_numbers(const u32 (&w)[4], float power) {
     return odd * 16 + even - (0xC2C2C2C2u * 16 + 0xC280C280u);
 }
 
-/* The signs of values where those of their codes of 4 bits are. */
+/* Moves the signs of values to the places of the signs of their 4-bit codes. */
 template <class S, int V>
 __device__ __forceinline__ u32 signs_of(const Words<typename S::Bits, V> &x, bool turned) {
-    u32 even, odd; /* each sign the highest bit of a byte */
+    u32 even, odd; /* each sign is the highest bit of a byte */
     if constexpr (S::SIZE == 32) {
         even = __byte_perm(x.w[0], x.w[2], 0x4473);
         odd = __byte_perm(x.w[1], x.w[3], 0x4473);
@@ -196,7 +201,7 @@ __device__ __forceinline__ u32 signs_of(const Words<typename S::Bits, V> &x, boo
     return (((even >> 4 & 0x0F0F0F0F) | (odd & 0xF0F0F0F0)) ^ (turned ? ~0u : 0)) & ALL;
 }
 
-/* E2M1 to nearest. */
+/* E2M1, rounded to nearest. */
 template <class S, Scaled SCALED, int V>
 __device__ __forceinline__ u32 e2m1_codes(const Words<typename S::Bits, V> &x, float inverse) {
     if constexpr (NARROW_CVT) {
@@ -224,15 +229,15 @@ __device__ __forceinline__ u32 e2m1_codes(const Words<typename S::Bits, V> &x, f
     return held_numbers(numbers) | signs_of<S, V>(x, SCALED == Scaled::ANY && __float_as_uint(inverse) >> 31 != 0);
 }
 
-/* Four codes of 6 bits, a byte each, in 24. */
+/* Packs four 6-bit codes, one per byte, into 24 bits. */
 __device__ __forceinline__ u32 six_bits(u32 codes) {
     const u32 pairs = (codes & 0x003F003F) | (codes >> 2 & 0x0FC00FC0);
     return (pairs & 0xFFF) | (pairs >> 4 & 0xFFF000);
 }
 
 /*
- * Four bytes of a stand-in as codes of 6 bits. What their block's largest magnitude was scaled to is below twice the
- * power of two of the largest code: so what rounds beyond that code is the next one.
+ * Turns four bytes of a stand-in into 6-bit codes. The block's largest scaled magnitude is below twice the power of
+ * two of the largest code, so a value that rounds beyond that code has the next number, which is lowered by one.
  */
 __device__ __forceinline__ u32 from_stand_in(u32 bytes) {
     bytes -= (bytes & 0x20202020) >> 5;
@@ -251,7 +256,7 @@ __device__ __forceinline__ u64 packed_bytes(const u32 (&codes)[V]) {
     return words[0] | (u64)words[V / 4 - 1] << (8 * (V - 4));
 }
 
-/* Integers held within all that Q has, and packed. */
+/* Integers limited to the range of Q, and packed. */
 template <class Q, int V>
 __device__ __forceinline__ u64 held_integers(const u32 (&codes)[V]) {
     u32 words[2] = {};
@@ -268,8 +273,8 @@ __device__ __forceinline__ u64 held_integers(const u32 (&codes)[V]) {
 }
 
 /*
- * Integers: the last bits of a sum with 1.5 * 2^23. Their scale was found from themselves, so that they need no
- * bounds but where a zero point, itself rounded, is added.
+ * Integers are the last bits of a sum with 1.5 * 2^23. Their scale was computed from them, so they need limits
+ * only if a zero point, itself rounded, is added.
  */
 template <class Q, int V>
 __device__ __forceinline__ u64 nearest_integers(const float (&y)[V], i32 zero, i32 lowest) {
@@ -285,7 +290,7 @@ __device__ __forceinline__ u64 nearest_integers(const float (&y)[V], i32 zero, i
     return packed_bytes(codes);
 }
 
-/* Of values that are scaled, and shifted for their stand-in. What becomes of NaN does not matter but in 8 bits. */
+/* For values that are scaled, and shifted for their stand-in. The bits of NaN matter only in 8 bits. */
 template <class Q, int V>
 __device__ __forceinline__ u64 encode_nearest(const float (&y)[V], i32 zero, i32 lowest) {
     if constexpr (INTEGER<Q>) {
@@ -305,9 +310,9 @@ __device__ __forceinline__ u64 encode_nearest(const float (&y)[V], i32 zero, i32
 }
 
 /*
- * The magnitude of a code of Q, rounded by 16 random bits. Times a power of two the smallest normal number of Q is that
- * of F32, so that the bits of the product, of which all that is beyond its last one is cut off, are a code and its
- * remainder, the subnormal ones too; the random bits carry into the code. NaN becomes some code.
+ * The magnitude of a code of Q, rounded by 16 random bits. Multiplied by a power of two, the smallest normal number
+ * of Q becomes that of F32. The product's bits, cut off at the last one, are then a code and its remainder, also for
+ * subnormals. The random bits carry into the code. NaN becomes some code.
  */
 template <class Q>
 __device__ __forceinline__ u32 random_size(float y, u32 random) {
@@ -323,7 +328,7 @@ __device__ __forceinline__ u32 four_signs(const Words<typename S::Bits, V> &x, i
     return __byte_perm(__byte_perm(x.w[0], x.w[1], 0x4473), __byte_perm(x.w[2], x.w[3], 0x4473), 0x5410) & 0x80808080;
 }
 
-/* The same for all of V neighbours, from sizes and their own signs but where the scale turns them. */
+/* The packed codes of V elements, from their magnitudes and the elements' signs, `turned` by a negative scale. */
 template <class S, class Q, int V>
 __device__ __forceinline__ u64 with_signs(const u32 (&sizes)[V], const Words<typename S::Bits, V> &x, bool turned) {
     if constexpr (Q::SIZE == 4) return sum_of_codes(sizes, 0) | signs_of<S, V>(x, turned);
@@ -334,7 +339,7 @@ __device__ __forceinline__ u64 with_signs(const u32 (&sizes)[V], const Words<typ
     return six_bits((u32)bytes) | (u64)six_bits((u32)(bytes >> 32)) << 24;
 }
 
-/* `random`: 16 bits for each of V neighbours, two a word. */
+/* `random` has 16 bits for each of V adjacent elements, two per word. */
 template <class S, class Q, int V>
 __device__ __forceinline__ u64 encode_stochastic(const Words<typename S::Bits, V> &x, const Scale &scale, i32 lowest, const u32 (&random)[V / 2]) {
     float y[V];
@@ -369,20 +374,20 @@ struct Coding {
     bool stochastic;
 };
 
-/* The codes of formats without NaN for values that have no scale. */
+/* The codes, in formats without NaN, of values that have no scale. */
 template <class Q>
 __device__ __forceinline__ u64 unless_bad(u64 codes, const Scale &scale) {
     if constexpr (Q::SIZE < 8 || INTEGER<Q>) return scale.inverse == scale.inverse ? codes : 0;
     return codes;
 }
 
-/* The packed codes of V neighbours, to nearest. */
+/* The packed codes of V adjacent elements, rounded to nearest. */
 template <class S, class Q, Scaled SCALED, int V>
 __device__ __forceinline__ u64 encode_near(const Words<typename S::Bits, V> &x, const Scale &scale, i32 lowest) {
     if constexpr (SAME<Q, E2M1>) {
         return unless_bad<Q>(e2m1_codes<S, SCALED>(x, scale.inverse), scale);
     } else {
-        /* Exact: the scales of formats with a stand-in are powers of two. */
+        /* Exact: scales of formats with a stand-in are powers of two. */
         const float factor = scale.inverse * Stand<Q>::SHIFT;
         float y[V];
         to_floats<S>(x, y);
@@ -392,7 +397,7 @@ __device__ __forceinline__ u64 encode_near(const Words<typename S::Bits, V> &x, 
     }
 }
 
-/* As `how` says; the first is numbered `index`. */
+/* Rounds by `how`; `index` is the number of the first element. */
 template <class S, class Q, int V>
 __device__ __forceinline__ u64 encode_by(const Words<typename S::Bits, V> &x, const Scale &scale, const Coding &how, u64 index) {
     if (!how.stochastic) return encode_near<S, Q, Scaled::ANY>(x, scale, how.lowest);
@@ -402,8 +407,9 @@ __device__ __forceinline__ u64 encode_by(const Words<typename S::Bits, V> &x, co
 }
 
 /*
- * The random bits of two slots of a thread, of whose first elements these are the numbers, multiples of V. Those of 8
- * neighbours are made at once: of F32 they are two neighbouring lanes' slots, and each lane makes those of one slot.
+ * The random bits for two slots of a thread, given the numbers of their first elements, which are multiples of V. The
+ * generator makes the bits of 8 adjacent elements at once. For F32 these are the slots of two adjacent lanes, and
+ * each lane makes those of one slot.
  */
 template <class S, int V>
 __device__ __forceinline__ void draw_two(u32 (&first)[V / 2], u32 (&second)[V / 2], u64 seed, u64 first_number, u64 second_number) {
@@ -425,8 +431,8 @@ __device__ __forceinline__ void draw_two(u32 (&first)[V / 2], u32 (&second)[V / 
 }
 
 /*
- * A thread's slots to codes by stochastic rounding, for formats of floats: store(u, codes) for each, of which number(u)
- * is that of the first element. Even lanes have even slots of V = 4, and the next lane the next.
+ * Codes of a thread's slots by stochastic rounding, for float formats. Calls store(u, codes) for each slot; number(u)
+ * is the number of its first element. With V = 4, an even lane has an even slot and the next lane the slot after it.
  */
 template <class S, class Q, int V, int U, class NumberOf, class ScaleOf, class Store>
 __device__ __forceinline__ void encode_random(Words<typename S::Bits, V> (&x)[U], u64 seed, const NumberOf &number,
@@ -448,8 +454,8 @@ __device__ __forceinline__ void encode_random(Words<typename S::Bits, V> (&x)[U]
 }
 
 /*
- * The values of V packed codes before they are scaled; what becomes of the bits of a NaN does not
- * matter. An integer is the last bits of a sum with 2^23. A format without NaN is F32 with another bias.
+ * The values of V packed codes before scaling; the bits of a NaN do not matter. An integer is the last
+ * bits of a sum with 2^23. A format without NaN is F32 with another bias.
  */
 template <class Q, int V>
 __device__ __forceinline__ void decode(u64 codes, i32 zero, float (&y)[V]) {

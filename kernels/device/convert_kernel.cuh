@@ -1,7 +1,8 @@
 /*
  * convert_kernel.cuh: the conversion kernel over rows or over a table of tiles, and its launch.
  *
- * Bound by memory. No grid-stride: a warp converts a chunk of a row, or a tile of the table.
+ * Bound by memory bandwidth. No grid-stride loop: a warp converts one chunk of a row, or one tile
+ * of the table.
  */
 #ifndef WARPOOL_CONVERT_KERNEL_CUH
 #define WARPOOL_CONVERT_KERNEL_CUH
@@ -14,11 +15,11 @@
 
 namespace wp {
 
-/* The shares of a launch: a run of chunks each, `per_row` for each row, or a tile each. */
+/* The shares of a launch: chunks, `per_row` for each row, or tiles. */
 struct Cut {
     u32 shares;
     u32 per_row;
-    u32 ahead; /* tiles ahead that L2 is asked for, or 0 */
+    u32 ahead; /* how many tiles ahead to prefetch into L2, or 0 */
 };
 
 template <class S>
@@ -30,10 +31,10 @@ __device__ __forceinline__ void prefetch_tile(const wp_convert &a, const Cut &cu
 }
 
 /*
- * Where a source is not aligned and the result is narrower, IN_TURN gave 1.01 of a copy where FIRST_OUT
- * gave 0.89 to 0.94; where it is as wide or wider, FIRST_OUT was better by 0.01. So it was for tables of
- * 1,000 and 10,000 tensors, by 0.05 and 0.16; there tiles are asked for ahead, and what is still to be
- * used should outlast what has been (measured on an H200).
+ * If a source is not aligned and the result is narrower, IN_TURN reached 1.01 of a copy's speed and
+ * FIRST_OUT 0.89 to 0.94. If the result is as wide or wider, FIRST_OUT was better by 0.01, and by 0.05
+ * and 0.16 for tables of 1,000 and 10,000 tensors: there tiles are prefetched, and these should stay in
+ * the cache longer than used ones (measured on an H200).
  */
 template <class S, class D>
 __device__ __forceinline__ Kept kept_in_chunks(bool tiles) {
@@ -41,8 +42,9 @@ __device__ __forceinline__ Kept kept_in_chunks(bool tiles) {
 }
 
 /*
- * What an architecture has no instruction for is worked out, in registers of a block or more: before compute
- * capability 8.0 bf16; before 8.9 the 8-bit formats, of which one to another is 16 elements at a time.
+ * Conversions without an instruction on an architecture are computed, with registers for fewer threads: bf16
+ * before compute capability 8.0, the 8-bit formats before 8.9. Between two 8-bit formats these are 16
+ * elements at a time.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 template <class S, class D>
@@ -84,9 +86,9 @@ __global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_k
 }
 
 /*
- * Threads that a multiprocessor holds, and those of which a bound may speak. What is compiled from 9.0 on becomes machine
- * code of 11.0 and 12.0 too, whose multiprocessors hold 1536 (build/arch.rs). That the registers leave room for
- * 2048 all the same is checked by scripts/check-sass.py.
+ * The threads that a multiprocessor holds, and those that a launch bound may name. Code compiled for 9.0 also becomes
+ * machine code for 11.0 and 12.0, whose multiprocessors hold 1536 threads (build/arch.rs). scripts/check-sass.py
+ * checks that the registers nevertheless allow 2048.
  */
 #if __CUDA_ARCH__ == 750
 constexpr unsigned MOST_THREADS = 1024, BOUND_THREADS = 1024;
@@ -98,15 +100,14 @@ constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 1536;
 constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 2048;
 #endif
 
-/* As many blocks as are wanted, or as a bound may speak of. */
+/* As many blocks as wanted, limited to what a launch bound may name. */
 constexpr unsigned bounded(unsigned blocks, unsigned threads) {
     return blocks * threads <= BOUND_THREADS ? blocks : BOUND_THREADS / threads;
 }
 
 /*
- * Blocks that fill a multiprocessor with threads, and the blocks of light operations: before compute
- * capability 8.9 a conversion without an instruction of its own needs registers that as many blocks do
- * not leave.
+ * Blocks that fill a multiprocessor with threads, and the blocks of light operations. Before compute
+ * capability 8.9, a conversion without its own instruction needs more registers than that many blocks leave.
  */
 constexpr unsigned FLAT_BLOCKS = MOST_THREADS / CONVERT_THREADS;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
@@ -120,14 +121,15 @@ constexpr unsigned LIGHT_ROWS = FLAT_BLOCKS * 5 / 8;
 #endif
 
 /*
- * Widening stores more than it loads, and the memory loses time whenever it turns from one to the other.
- * So a block in so many asks L2 for a run of the source that later blocks will load. With that, blocks
- * of 1024 threads are better than of 256; without it worse. Of a copy (measured on an H200):
+ * Widening stores more than it loads, and the memory loses time whenever it changes direction. So some
+ * blocks prefetch into L2 a run of the source that later blocks will load. With that, blocks of 1024
+ * threads are better than of 256; without it they are worse. Fraction of a copy's speed (measured on an
+ * H200):
  *   threads, ahead        e4m3 to f32   e4m3 to f16   f16 to f32
  *   256, none                0.957         0.971         0.973
  *   1024, none               0.881         0.919         0.925
  *   1024, 8 KiB by 2 MiB     0.984         0.991         0.991
- * Where as much is loaded as stored or more it loses up to 3 %. Blocks of 512 where those of 1024 leave a
+ * If as much is loaded as stored, or more, it costs up to 3 %. Blocks of 512 if those of 1024 leave a
  * part of the multiprocessor empty.
  */
 template <class S, class D>
@@ -140,7 +142,7 @@ __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ah
     if (blockIdx.x % (RUN_BYTES / bytes) == 0 && at + RUN_BYTES <= end) prefetch(at, RUN_BYTES);
 }
 
-/* Groups, U a thread, both sides aligned to their vectors; `ahead` is 0 for no prefetch. */
+/* Groups, U per thread, both sides aligned to their vectors; `ahead` is 0 for no prefetch. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void flat_short(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op &op) {
     constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;
@@ -164,15 +166,15 @@ __device__ __forceinline__ void flat_short(u64 src, u64 dst, u64 count, u64 numb
             store_streaming(dst + e * DB, y);
         }
     }
-    /* What is no whole group, an element a thread. */
+    /* The elements after the last whole group, one per thread. */
     const u64 i = count - count % V + threadIdx.x;
     if (blockIdx.x == gridDim.x - 1 && i < count)
         ((typename D::Bits *)dst)[i] = op.one(((const typename S::Bits *)src)[i], number + i);
 }
 
 /*
- * The same of a long operation, a group a thread. The elements after the last whole group come by the same copy of
- * its code, a thread each: as groups of V times themselves, of which one result is stored.
+ * The same for a long operation, one group per thread. The elements after the last whole group go through the same
+ * copy of its code, one per thread: as groups of V copies of themselves, of which one result is stored.
  */
 template <class S, class D, class Op>
 __device__ __forceinline__ void flat_long(u64 src, u64 dst, u64 count, u64 number, Op &op) {
@@ -200,8 +202,9 @@ __device__ __forceinline__ void flat_long(u64 src, u64 dst, u64 count, u64 numbe
 }
 
 /*
- * One run, its first element numbered `number`, both sides aligned to their vectors: the common case, kept apart so that it needs few
- * registers and a multiprocessor holds as many threads as it can. `ahead` is 0 for no prefetch.
+ * One run whose first element has the number `number`, both sides aligned to their vectors. The common case is a
+ * separate kernel, so that it needs few registers and a multiprocessor holds as many threads as possible. `ahead` is
+ * 0 for no prefetch.
  */
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
@@ -227,8 +230,8 @@ bool is_flat(const wp_convert &a) {
 }
 
 /*
- * How far ahead a widening run of `bytes` asks for its source, and in which blocks: 0, and blocks as of
- * any other run, where the loaded code cannot ask or the run is short.
+ * How far ahead a widening run of `bytes` prefetches its source, and its threads per block. 0, and the usual
+ * threads, if the loaded code cannot prefetch or the run is short.
  */
 template <auto KERNEL>
 cudaError_t wide_launch(u64 bytes, u32 &ahead, unsigned &threads) {
@@ -250,7 +253,7 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
     u32 ahead = 0;
     unsigned threads = CONVERT_THREADS;
     if constexpr (WIDENS<S, D>) {
-        /* A short run needs no answer. */
+        /* A short run needs no query of the device. */
         const u64 bytes = a.count * (S::SIZE / 8);
         const cudaError_t error = bytes < SHORT_RUN ? cudaSuccess : wide_launch<KERNEL>(bytes, ahead, threads);
         if (error != cudaSuccess) return error;
@@ -261,7 +264,7 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
     return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, a.first, ahead, op);
 }
 
-/* Rows of whole groups, all aligned: a group a thread, whatever the row it lies in. */
+/* Rows of whole groups, all aligned: one group per thread, whatever its row. */
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? LIGHT_ROWS : 3)
     rows_kernel(const wp_convert a, u32 groups, const Divisor per_row, Op op) {
@@ -303,7 +306,7 @@ int queue_rows(const wp_convert &a, const Op &op, void *stream) {
     return launch<rows_kernel<S, D, Op>>(blocks, CONVERT_THREADS, stream, a, (u32)groups, Divisor((u32)per_row), op);
 }
 
-/* Whether some row's destination starts inside a group, so that the row reaches into one more. */
+/* Whether any row's destination starts inside a group, so that the row extends into one more. */
 template <class S, class D>
 bool any_phase(const wp_convert &a) {
     const u64 group = Shape<S, D>::V * (D::SIZE / 8);
@@ -315,7 +318,7 @@ int queue_convert(const wp_convert &a, const Op &op, void *stream) {
     const u64 size = (u64)Shape<S, D>::TILE * Op::CHUNKS;
     const u64 reach = a.count + (any_phase<S, D>(a) ? Shape<S, D>::V - 1 : 0);
     const u64 per_row = a.tiles != 0 ? 1 : (reach + size - 1) / size;
-    /* A launch counts its shares in 32 bits. A row of more is longer than any device's memory. */
+    /* A launch counts its shares in 32 bits. A row with more shares exceeds any device's memory. */
     const u64 most = per_row > 0 ? 0xFFFFFFF0u / per_row : a.rows;
     if (most == 0 || (a.tiles != 0 && a.rows > most)) return cudaErrorInvalidValue;
     if (a.rows > most) {

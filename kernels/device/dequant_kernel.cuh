@@ -1,4 +1,6 @@
-/* dequant_kernel.cuh: from codes with scales to values, a slot of 16 bytes of values a thread. */
+/*
+ * dequant_kernel.cuh: from codes with scales to values, one slot of 16 bytes of values per thread.
+ */
 #ifndef WARPOOL_DEQUANT_KERNEL_CUH
 #define WARPOOL_DEQUANT_KERNEL_CUH
 
@@ -7,8 +9,8 @@
 namespace wp {
 
 /*
- * The codes of a whole slot. Of 6 bits, those of 4 or 8 elements lie in two words, of which a row has a whole
- * number; the second is not read where it holds none of them.
+ * The codes of a whole slot. With 6 bits, those of 4 or 8 elements are in two words, and a row is a whole
+ * number of words. The second word is not read if it holds none of them.
  */
 template <class Q, int V>
 __device__ __forceinline__ u64 load_codes(u64 at) {
@@ -28,7 +30,7 @@ __device__ __forceinline__ u64 load_codes(u64 at) {
     }
 }
 
-/* Those of any slot that has values, a byte at a time. */
+/* The codes of any slot that has values, one byte at a time. */
 template <class Q, int V>
 __device__ __forceinline__ u64 load_part_codes(const wp_quantize &a, u64 row, u64 slot) {
     const u64 at = a.codes + row * a.codes_pitch + slot * (V * Q::SIZE / 8);
@@ -39,7 +41,7 @@ __device__ __forceinline__ u64 load_part_codes(const wp_quantize &a, u64 row, u6
     return codes;
 }
 
-/* As many of a slot's values as there are `left`. */
+/* Stores the `left` values of a slot that is not whole. */
 template <class S>
 __device__ __forceinline__ void store_part(u64 to, Words<typename S::Bits, SLOT<S>> x, u64 left, bool aligned) {
     constexpr u32 V = SLOT<S>;
@@ -54,14 +56,14 @@ __device__ __forceinline__ void store_part(u64 to, Words<typename S::Bits, SLOT<
     }
 }
 
-/* The bits of a scale as they are stored. */
+/* The stored bits of a scale. */
 template <class Q>
 __device__ __forceinline__ u32 load_scale(const wp_quantize &a, u64 place) {
     if (INTEGER<Q> || (Q::SIZE == 8 && a.kind == WP_SCALE_F32)) return ((const u32 *)a.scales)[place];
     return ((const u8 *)a.scales)[place];
 }
 
-/* Their number: of the kinds that is_quantization() lets a format have. */
+/* A stored scale as a number, of the kinds that is_quantization() allows for the format. */
 template <class Q>
 __device__ __forceinline__ float scale_from(const wp_quantize &a, u32 stored, float tensor) {
     if (INTEGER<Q> || (Q::SIZE == 8 && a.kind == WP_SCALE_F32)) return __uint_as_float(stored);
@@ -94,9 +96,9 @@ __device__ __forceinline__ i32 load_zero(const wp_quantize &a, u64 place) {
 }
 
 /*
- * The slots of a thread, all whole. At a copy's speed the schedulers of an H200 issue some 140 instructions while a
- * slot of f32 passes, 170 of bf16: so places are counted in 32 bits from the block's first. All loads are in one
- * stretch of code without a branch, before any is looked at: threads beyond the end load the block's last slot.
+ * The slots of a thread, all whole. At a copy's speed, the schedulers of an H200 issue about 140 instructions per
+ * slot of f32, 170 of bf16, so places are counted in 32 bits from the block's first. All loads are in one stretch
+ * of code without a branch, before any is used: threads after the end load the block's last slot.
  */
 template <class S, class Q>
 __device__ __forceinline__ void dequantize_whole(const wp_quantize &a, const Slots &slots, const Place &first, u32 block, float tensor) {

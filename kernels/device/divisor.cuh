@@ -10,7 +10,7 @@ namespace wp {
 struct Divisor {
     u32 d, multiplier, shift;
 
-    /* Of which every quotient is 0. */
+    /* A divisor by which every quotient is 0. */
     Divisor() : d(1), multiplier(0), shift(0) {}
     explicit Divisor(u32 d) : d(d), shift(0) {
         while ((2ull << shift) < d) shift++;

@@ -19,7 +19,7 @@ constexpr bool PAIR =
     (SAME<S, BF16> && (SAME<D, F16> || FP8<D>)) || (FP8<S> && (SAME<D, F16> || SAME<D, BF16>)) ||
     (FP8<S> && FP8<D> && !SAME<S, D>);
 
-/* `x`, bits of S, as the bits of D; rounded once, as `mode` says. */
+/* Converts `x`, bits of S, to bits of D; rounds once, by `mode`. */
 template <class S, class D, class Mode>
 WP_HD typename D::Bits element(typename S::Bits x, const Mode &mode, bool saturate, u32 random = 0) {
     if constexpr (EXACT<S, D>) {

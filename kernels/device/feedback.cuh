@@ -1,4 +1,4 @@
-/* feedback.cuh: narrowing that hands what it lost to the next time. */
+/* feedback.cuh: narrowing that keeps its rounding error for the next step. */
 #ifndef WARPOOL_FEEDBACK_CUH
 #define WARPOOL_FEEDBACK_CUH
 
@@ -11,15 +11,17 @@ template <class D>
 constexpr bool NARROW = SAME<D, F16> || SAME<D, BF16> || SAME<D, E4M3> || SAME<D, E5M2>;
 
 /*
- * The code of x + residual, times `scale`; the residual becomes what the code lacks of that sum. Where the sum or
- * the code is not finite, the residual stays as it was: nothing of this step is to be used.
+ * The code of (x + residual) * scale; the residual becomes what the code lacks of the sum. If the sum or the code
+ * is not finite, the residual is unchanged, because nothing of this step will be used.
  */
 template <class D, class Mode>
 WP_HD typename D::Bits fed_back(u32 x, u32 &residual, float scale, float inverse, const Mode &mode, u32 random) {
     const u32 sum = bits_as<u32>(bits_as<float>(x) + bits_as<float>(residual));
     const u32 y = multiply_add(sum, scale, -0.0f);
     const typename D::Bits code = rounded<D>(y, mode, false, random);
-    /* A product of a code and a power of two is exact, so one rounding is all that is lost here. */
+    /*
+     * The product of a code and a power of two is exact, so only one rounding loses anything here.
+     */
     const float lost = bits_as<float>(sum) - bits_as<float>(widen<D, F32>(code)) * inverse;
     residual = not_finite<D>(y, code) ? residual : bits_as<u32>(lost);
     return code;

@@ -2,12 +2,12 @@
  * formats.cuh: the floating-point formats, as constants.
  *
  * Binary16, binary32 and binary64 are IEEE 754-2019. bfloat16 is binary32's upper half. E4M3 and
- * E5M2 are of the OCP 8-bit Floating Point Specification (OFP8), revision 1.0: E5M2 has infinities
- * as IEEE has; E4M3 has none, and one NaN a sign (all ones).
+ * E5M2 are from the OCP 8-bit Floating Point Specification (OFP8), revision 1.0: E5M2 has
+ * infinities like IEEE; E4M3 has none, and one NaN per sign (all ones).
  *
- * QNAN is the NaN that NVIDIA's conversion instructions give for any NaN: positive, all ones. So
- * does every conversion of this crate, with two exceptions that move bits unchanged: bf16 to f32,
- * and a format to itself.
+ * QNAN is the result of NVIDIA's conversion instructions for any NaN: positive, all ones. Every
+ * conversion of this crate returns it too, except two that copy bits: bf16 to f32, and a format to
+ * itself.
  */
 #ifndef WARPOOL_FORMATS_CUH
 #define WARPOOL_FORMATS_CUH
@@ -17,14 +17,14 @@
 namespace wp {
 
 /*
- * OVERFLOW is what a magnitude beyond the largest finite one becomes when it is not saturated:
- * infinity, or NaN (with the sign kept) where the format has no infinity.
+ * OVERFLOW is the result for a magnitude beyond the largest finite one, without saturation:
+ * infinity, or NaN (with the sign kept) in a format without infinity.
  */
 template <class B, wp_type Id, int Size, int Man, int Bias, u64 Max, u64 Over, u64 QNan>
 struct Format {
     using Bits = B;
     static constexpr wp_type ID = Id;
-    static constexpr int SIZE = Size; /* bits in all */
+    static constexpr int SIZE = Size; /* bits in total */
     static constexpr int MAN = Man;   /* stored bits of the significand */
     static constexpr int BIAS = Bias;
     static constexpr Bits MAX = (Bits)Max;

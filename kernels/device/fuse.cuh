@@ -1,4 +1,4 @@
-/* fuse.cuh: what is done with a value on its way from one format to another. */
+/* fuse.cuh: work on a value during its conversion. */
 #ifndef WARPOOL_FUSE_CUH
 #define WARPOOL_FUSE_CUH
 
@@ -20,7 +20,7 @@ WP_HD u32 multiply_add(u32 x, float scale, float bias) {
     return y == y ? bits_as<u32>(y) : F32::QNAN;
 }
 
-/* The F32 bits `y` as the bits of D. */
+/* Converts the F32 bits `y` to bits of D. */
 template <class D, class Mode>
 WP_HD typename D::Bits rounded(u32 y, const Mode &mode, bool saturate, u32 random) {
     if constexpr (SAME<D, F32>) {

@@ -1,4 +1,7 @@
-/* fused_ops.cuh: conversion with multiply and add, finite check and maxima, as an operation of ops.cuh. */
+/*
+ * fused_ops.cuh: conversion with a multiply-add, a check for finite values and maxima, as an operation of
+ * ops.cuh.
+ */
 #ifndef WARPOOL_FUSED_OPS_CUH
 #define WARPOOL_FUSED_OPS_CUH
 
@@ -7,7 +10,7 @@
 
 namespace wp {
 
-/* The largest of a warp, in every lane. */
+/* The largest value in a warp, in every lane. */
 __device__ __forceinline__ u32 warp_max(u32 x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_max_sync(0xFFFFFFFF, x);
@@ -17,11 +20,11 @@ __device__ __forceinline__ u32 warp_max(u32 x) {
 #endif
 }
 
-/* S to F32, multiply and add, F32 to D, and what is wanted to be known of it. */
+/* S to F32, multiply-add, F32 to D, and the findings that were requested. */
 template <class S, class D, class Narrower>
 struct Fused {
     static constexpr bool NEAREST = SAME_MODE<Narrower, Plain<F32, D, Nearest>>;
-    /* Long, so that few blocks meet at the flag and the maximum. */
+    /* Long, so that few blocks write the flag and the maximum. */
     static constexpr int CHUNKS = 4;
     static constexpr int RESIDENT = NEAREST ? 3 : 2;
     static constexpr bool LONG = !NEAREST;
@@ -74,13 +77,13 @@ struct Fused {
         return y;
     }
 
-    /* Rounding to nearest keeps order: if any result was not finite, that of the largest is not. */
+    /* Rounding to nearest keeps order: if any result is not finite, the largest is not. */
     __device__ __forceinline__ bool any_bad() const {
         if constexpr (NEAREST) return not_finite<D>(most, rounded<D>(most, Nearest(), narrower.saturate, 0));
         return bad;
     }
 
-    /* An atomic only from a block, or warp, that has something new to say. */
+    /* Atomics only from a block, or warp, that changes the result. */
     __device__ __forceinline__ void finish(u32 tensor, bool own) {
         if (__syncthreads_or(any_bad()) && threadIdx.x == 0 && flag != 0) set_flag((u32 *)flag);
         if (amax == 0) return;

@@ -1,8 +1,7 @@
 /*
- * hardware.cuh: nearest-even conversion of two neighbours by the GPU's own instructions.
+ * hardware.cuh: nearest-even conversion of two adjacent elements by the GPU's own instructions.
  *
- * Each gives the bits that element() gives. Where an architecture lacks the instruction, element()
- * itself is used. F64 goes through F32 rounded to odd (toward zero, then the last bit set if
+ * Returns the same bits as element(), which is used if an architecture lacks the instruction. F64 goes through F32 rounded to odd (toward zero, then the last bit set if
  * anything was lost): rounding that to 11 bits or fewer rounds once (Boldo, Melquiond: "When double
  * rounding is odd", 2005).
  */
@@ -23,8 +22,8 @@ struct Hardware {
 };
 
 /*
- * Two neighbours as one word, and back. By memcpy: nvcc does not always see that shifts and ors of the
- * parts are the whole, and then spends a dozen instructions on eight bytes.
+ * Two adjacent elements as one word, and back. By memcpy: nvcc does not always see that shifts and ors
+ * of the parts are the whole, and then takes a dozen instructions for eight bytes.
  */
 template <class Word, class T>
 __device__ __forceinline__ Word joined(const T *x) {
@@ -40,7 +39,7 @@ __device__ __forceinline__ void split(Word both, T *y) {
     memcpy(y, &both, sizeof(both));
 }
 
-/* Infinity to the largest finite number, in a 16-bit IEEE format. */
+/* Replaces infinity by the largest finite number, in a 16-bit IEEE format. */
 template <class D>
 __device__ __forceinline__ void clamp_infinity(u16 *y) {
     if ((y[0] & 0x7FFF) == D::OVERFLOW) y[0]--;
@@ -83,7 +82,7 @@ struct Hardware<F16, F32> {
         float a, b;
         asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(x[0]));
         asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(x[1]));
-        /* What the instruction makes of a NaN is not written down. */
+        /* The instruction's result for a NaN is not documented. */
         y[0] = a == a ? __float_as_uint(a) : F32::QNAN;
         y[1] = b == b ? __float_as_uint(b) : F32::QNAN;
     }
@@ -91,9 +90,9 @@ struct Hardware<F16, F32> {
 
 #if __CUDA_ARCH__ >= 890
 /*
- * The FP8 instructions saturate. Unless that is asked for, a magnitude above the last one that
- * rounds to MAX becomes OVERFLOW: above 464 in E4M3, where the tie goes to the even 448, and from
- * 61440 in E5M2, where the tie goes to the even code of infinity.
+ * The FP8 instructions saturate. Without saturation, a magnitude above the last one that rounds to
+ * MAX becomes OVERFLOW: above 464 in E4M3, where the tie goes to the even 448, and from 61440 in
+ * E5M2, where the tie goes to the even code of infinity.
  */
 template <class D>
 __device__ __forceinline__ bool beyond(float magnitude) {
@@ -130,7 +129,7 @@ struct HardwareF16ToFp8 {
     static __device__ __forceinline__ void two(const u16 *x, u8 *y, bool saturate) {
         const u32 halves = joined<u32>(x);
         u16 both;
-        u32 over; /* all ones in the half of a magnitude that does not round to MAX */
+        u32 over; /* all ones in the half whose magnitude does not round to MAX */
         if constexpr (SAME<D, E4M3>) {
             asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(both) : "r"(halves));
             asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(over) : "r"(halves & 0x7FFF7FFF), "r"(0x5F405F40)); /* 464 */
@@ -168,8 +167,8 @@ struct Hardware<E5M2, F16> : HardwareFp8ToF16<E5M2> {};
 #endif
 
 /*
- * In two steps, the first one exact. Where D holds every value of S an infinity stays one, whatever is
- * asked of overflow; the second step knows only Via, which D may not hold.
+ * In two steps, of which the first is exact. If D holds every value of S, an infinity stays one,
+ * whatever the overflow mode. The second step knows only Via, which D may not hold.
  */
 template <class S, class Via, class D>
 struct HardwareVia {
@@ -186,7 +185,7 @@ struct Hardware<E5M2, F32> : HardwareVia<E5M2, F16, F32> {};
 template <>
 struct Hardware<F16, BF16> {
     static __device__ __forceinline__ void two(const u16 *x, u16 *y, bool saturate) {
-        float wide[2]; /* NaN may be any here: the next conversion gives QNAN for all */
+        float wide[2]; /* any NaN will do: the next conversion turns every one into QNAN */
         asm("cvt.f32.f16 %0, %1;" : "=f"(wide[0]) : "h"(x[0]));
         asm("cvt.f32.f16 %0, %1;" : "=f"(wide[1]) : "h"(x[1]));
         const u32 bits[2] = {__float_as_uint(wide[0]), __float_as_uint(wide[1])};
@@ -195,12 +194,12 @@ struct Hardware<F16, BF16> {
 };
 template <>
 struct Hardware<BF16, F16> : HardwareVia<BF16, F32, F16> {};
-/* Any NaN of BF16 is one of F32, which the next conversion makes QNAN. */
+/* Every NaN of BF16 is a NaN of F32, which the next conversion turns into QNAN. */
 template <>
 struct Hardware<BF16, E4M3> : HardwareVia<BF16, F32, E4M3> {};
 template <>
 struct Hardware<BF16, E5M2> : HardwareVia<BF16, F32, E5M2> {};
-/* Every value of either is one of F16, and of BF16: both steps to BF16 are exact. */
+/* Every value of either is a value of F16 and of BF16, so both steps to BF16 are exact. */
 template <>
 struct Hardware<E4M3, BF16> : HardwareVia<E4M3, F16, BF16> {};
 template <>
@@ -210,7 +209,7 @@ struct Hardware<E4M3, E5M2> : HardwareVia<E4M3, F16, E5M2> {};
 template <>
 struct Hardware<E5M2, E4M3> : HardwareVia<E5M2, F16, E4M3> {};
 
-/* F64 to F32 rounded to odd; infinite only for infinities, NaN for NaN. */
+/* F64 to F32, rounded to odd; infinite only for infinities, NaN only for NaN. */
 __device__ __forceinline__ u32 round_to_odd(u64 x) {
     const double value = __longlong_as_double((i64)x);
     const float toward_zero = __double2float_rz(value);

@@ -2,11 +2,11 @@
  * inplace.cuh: conversion inside one buffer, by an ordered chain of tiles.
  *
  * A tile is loaded whole into registers, flagged as loaded, and stored once every tile whose source
- * its destination covers has been flagged. Blocks take tiles by ticket: ascending when narrowing,
- * where a tile's destination lies on sources of its own and earlier tiles, descending when widening,
- * where it lies on later ones. So a tile waits only for the loads of tiles with earlier tickets,
- * whose blocks are running, and the chain ends whatever the number of resident blocks. Sources are
- * read before anything is stored on them, so no load sees a stale line.
+ * its destination overlaps has been flagged. Blocks take tiles by ticket: ascending when narrowing,
+ * where a tile's destination overlaps its own and earlier sources; descending when widening, where
+ * it overlaps later ones. So a tile waits only for the loads of tiles with earlier tickets, whose
+ * blocks are running, and the chain ends however few blocks are resident. Sources are read before
+ * anything is stored there, so no load sees a stale line.
  */
 #ifndef WARPOOL_INPLACE_CUH
 #define WARPOOL_INPLACE_CUH
@@ -19,7 +19,7 @@ namespace wp {
 
 constexpr u64 INPLACE_TILE = WP_INPLACE_TILE;
 
-/* The tiles whose source the destination of `tile` covers: [first, last]. */
+/* The tiles whose source the destination of `tile` overlaps: [first, last]. */
 struct Covered {
     u64 first, last;
 };
@@ -46,7 +46,7 @@ __device__ __forceinline__ void await_loaded(const u32 *flag) {
     }
 }
 
-/* Scratch: the ticket counter, then a flag a tile from byte 64 on; zero at the start. */
+/* Scratch: the ticket counter, then one flag per tile from byte 64 on; zero at the start. */
 template <class S, class D>
 __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 count, u64 scratch, Chosen<S, D, true> op) {
     begin_in_order();
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 
     for (int u = 0; u < U; u++) {
         const u64 e = begin + (u64)(threadIdx.x + u * CONVERT_THREADS) * V;
         if (e + V <= count) {
-            /* Lines that a widening stores to again soon had better be gone. */
+            /* Lines that a widening will soon overwrite should leave the cache. */
             x[u] = load_words<typename S::Bits, V>(addr + e * SB, DB < SB ? Kept::IN_TURN : Kept::FIRST_OUT);
         } else {
             SV part;

@@ -1,13 +1,13 @@
 /*
- * launch.cuh: how every entry point launches, and what it asks of the device.
+ * launch.cuh: the launch of every kernel, and the device's properties that launches use.
  *
- * The runtime keeps one last error a thread, which the application shares. A launch in triple brackets
- * has no outcome but that, and asking for it would take an older error, of the application's or of
- * another launch, for this launch's own, and clear it. cudaLaunchKernelEx returns its own. Of the
- * other calls here each returns its own error too, and leaves the last one alone when there is none.
+ * The runtime keeps one last error per thread, shared with the application. A launch in triple
+ * brackets reports an error only there. Reading it would take an older error, of the application or of
+ * another launch, for this launch's own, and clear it. cudaLaunchKernelEx returns its own error. So do
+ * the other calls here, which leave the last error unchanged if they succeed.
  *
- * A kernel is named where it is launched and enters a list by that, before main: wp_cuda_load loads
- * what the list holds. So none can be missing.
+ * A kernel enters a list because it is named where it is launched, before main runs; wp_cuda_load
+ * loads the kernels in the list. So none can be missing.
  */
 #ifndef WARPOOL_LAUNCH_CUH
 #define WARPOOL_LAUNCH_CUH
@@ -19,14 +19,14 @@
 
 namespace wp {
 
-/* A kernel of the list. */
+/* A kernel in the list. */
 struct Listed {
     const void *kernel;
     const Listed *next;
     explicit Listed(const void *kernel);
 };
 
-/* The whole list; nothing before the first Listed is made. */
+/* The whole list; empty before the first Listed is made. */
 inline const Listed *all_kernels = nullptr;
 
 inline Listed::Listed(const void *kernel) : kernel(kernel), next(all_kernels) { all_kernels = this; }
@@ -39,13 +39,13 @@ template <auto KERNEL>
 const Listed InList<KERNEL>::entry((const void *)KERNEL);
 
 /*
- * Whether a launch may begin while the kernel before it ends (in_order.cuh): 1 once wp_cuda_load has found that the code
- * that was loaded waits for that itself, and that the driver can capture such a launch; -1 once it found that
- * this is not so on some device.
+ * Whether a launch may start while the kernel before it ends (in_order.cuh). 1 once wp_cuda_load has found that the
+ * loaded code waits for that kernel itself, and that the driver can capture such launches; -1 once it has found a
+ * device where this is not so.
  */
 inline int begins_early = 0;
 
-/* The first driver that puts such launches into graphs (release notes of CUDA 12.3). */
+/* The first driver that can capture such launches into graphs (release notes of CUDA 12.3). */
 constexpr int EARLY_IN_GRAPHS = 12030;
 
 /* The arguments as the kernel's parameters. */
@@ -54,7 +54,9 @@ int launch_as(void (*kernel)(Params...), const cudaLaunchConfig_t &config, const
     return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
-/* Queues a kernel on `blocks` x `threads` with `shared` bytes a block; the error is this launch's own. */
+/*
+ * Queues a kernel of `blocks` x `threads` with `shared` bytes per block; returns this launch's own error.
+ */
 template <auto KERNEL, class... Args>
 int launch_shared(u64 blocks, unsigned threads, unsigned shared, void *stream, const Args &...args) {
     (void)&InList<KERNEL>::entry;
@@ -86,9 +88,9 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int &value) {
 }
 
 /*
- * Lets blocks of `kernel` on the current device have `bytes` of dynamic shared memory: more than 48 KiB
- * must be asked for. By the driver's call, which cudaFuncSetAttribute makes too: the runtime sets the
- * thread's last error to that call's outcome, and so clears an older one when all is well.
+ * Allows blocks of `kernel` on the current device `bytes` of dynamic shared memory: more than 48 KiB
+ * must be requested. Through the driver's call, which cudaFuncSetAttribute makes too: the runtime sets
+ * the thread's last error to the call's result, and so clears an older error on success.
  */
 inline cudaError_t allow_shared(const void *kernel, unsigned bytes) {
     using Set = CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice);
@@ -110,14 +112,14 @@ inline cudaError_t allow_shared(const void *kernel, unsigned bytes) {
     return (cudaError_t)((Set)set)(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes, handle, device);
 }
 
-/* What of the current device the launches are cut for. */
+/* The properties of the current device that launches depend on. */
 struct Facts {
     int processors;
     int threads; /* that a multiprocessor holds */
     int cache;   /* bytes of L2 */
 };
 
-/* What wp_cuda_limit() said; 0 is no bound. */
+/* The limits of wp_cuda_limit(); 0 sets no limit. */
 inline Facts bounds = {};
 
 inline void bound(int &fact, const int &most) {
@@ -136,8 +138,8 @@ inline cudaError_t facts_of_device(Facts &facts) {
 }
 
 /*
- * The code that was loaded of a kernel: the compute capability that it was compiled for, times ten,
- * which may be lower than the device's, and the largest block.
+ * The loaded code of a kernel: the compute capability that it was compiled for, times ten, which
+ * may be lower than the device's, and the largest block.
  */
 struct Code {
     int capability;

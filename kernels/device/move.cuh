@@ -1,4 +1,4 @@
-// What a move is, for the device and the host alike: the packed form, and the arithmetic of tiles.
+// Moves, shared by the device and the host: the packed form, and the arithmetic of tiles.
 #ifndef WARPOOL_DEVICE_MOVE_CUH
 #define WARPOOL_DEVICE_MOVE_CUH
 

@@ -1,15 +1,15 @@
-// Batched disjoint moves: one launch whatever the number and the sizes.
+// Batched disjoint moves: one launch for any number and sizes.
 //
-// The work is cut into jobs of a warp: a tile of WP_MOVE_TILE bytes of a large move, or a few moves
-// of up to WP_SMALL_MOVE bytes. The table comes sorted into these two classes, so a warp knows from
-// the number of its job what it does. A tile goes through shared memory by bulk copies where the
-// device has them, through registers where not; small moves go through registers, half a warp each.
+// The work is split into jobs of one warp: a tile of WP_MOVE_TILE bytes of a large move, or a few
+// moves of up to WP_SMALL_MOVE bytes. The table is sorted into these two classes, so a warp knows
+// from its job's number what to do. A tile goes through shared memory by bulk copies if the device
+// has them, otherwise through registers; small moves go through registers, half a warp each.
 //
-// A thread block is one warp, lives for one job, and the hardware hands out the next. Both matter
-// (measured on an H200, shares of the device's own copy at blocks of 64 KiB): the bytes in flight are
-// what the resident blocks hold, and 32 tiles of 4 KiB a multiprocessor are enough and not too many
-// (0.974; tiles of 8 KiB 0.947, a block of four such warps, which ends with its slowest, 0.956), and
-// blocks that end keep the window of addresses narrow, which a loop does not.
+// A thread block is one warp and ends after one job; the hardware then starts the next block. Both
+// matter (measured on an H200, fractions of the device's own copy at blocks of 64 KiB). The resident
+// blocks hold the bytes in flight, and 32 tiles of 4 KiB per multiprocessor are just enough: 0.974;
+// tiles of 8 KiB 0.947; a block of four such warps, which ends with its slowest, 0.956. And blocks
+// that end keep the window of addresses narrow, which a loop does not.
 #ifndef WARPOOL_DEVICE_MOVE_BATCH_CUH
 #define WARPOOL_DEVICE_MOVE_BATCH_CUH
 
@@ -21,10 +21,10 @@
 namespace wp {
 
 constexpr unsigned kSmallLanes = 16;
-constexpr unsigned kSmallMoves = 4;   // moves half a warp has in flight at once
-constexpr unsigned kSmallVectors = 2; // vectors a lane has in flight for each of them
+constexpr unsigned kSmallMoves = 4;   // moves that half a warp has in flight at once
+constexpr unsigned kSmallVectors = 2; // vectors that a lane has in flight for each of them
 constexpr unsigned kSmallJob = 32 / kSmallLanes * kSmallMoves;
-constexpr unsigned kBoundedWarps = 16; // of a bounded launch's block
+constexpr unsigned kBoundedWarps = 16; // warps of a bounded launch's block
 
 struct Batch {
     const uint4 *moves;
@@ -45,7 +45,7 @@ __device__ __forceinline__ uint4 *vectors(wp_u64 unit) {
     return reinterpret_cast<uint4 *>(unit * kUnit);
 }
 
-// What a lane still has to move: `left` counts the vectors of the move from these pointers on.
+// A lane's rest of a move: `left` is the number of the move's vectors from these pointers on.
 struct Share {
     const uint4 *src;
     uint4 *dst;
@@ -54,11 +54,11 @@ struct Share {
 
 __device__ __forceinline__ Share share_of(const UnitMove &move, wp_u64 first) {
     wp_u64 left = first < move.units ? move.units - first : 0;
-    // A lane only ever goes through a few thousand vectors of a move: 32 bits do.
+    // A lane never passes more than a few thousand vectors of a move, so 32 bits are enough.
     return {vectors(move.src) + first, vectors(move.dst) + first, static_cast<wp_u32>(min(left, wp_u64{1} << 30))};
 }
 
-// `kVectors` vectors of each of `kMoves` shares, `kStride` apart: all loads, then all stores.
+// Moves `kVectors` vectors of each of `kMoves` shares, `kStride` apart: all loads, then all stores.
 template <unsigned kMoves, unsigned kVectors, unsigned kStride>
 __device__ __forceinline__ void move_vectors(const Share (&shares)[kMoves]) {
     uint4 data[kMoves][kVectors];
@@ -76,7 +76,7 @@ __device__ __forceinline__ void move_vectors(const Share (&shares)[kMoves]) {
                 __stcs(shares[m].dst + v * kStride, data[m][v]);
 }
 
-// The same until nothing is left.
+// Repeats that until nothing is left.
 template <unsigned kMoves, unsigned kVectors, unsigned kStride>
 __device__ __forceinline__ void move_shares(Share (&shares)[kMoves]) {
     constexpr unsigned kStep = kVectors * kStride;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void move_shares(Share (&shares)[kMoves]) {
     }
 }
 
-// What a warp of a bulk copy needs of shared memory.
+// A warp's shared memory for a bulk copy.
 struct TileStage {
     alignas(128) unsigned char bytes[WP_MOVE_TILE];
     wp_u64 landed;
@@ -113,11 +113,11 @@ __device__ __forceinline__ void move_small(const Batch &batch, wp_u64 job) {
     move_shares<kSmallMoves, kSmallVectors, kSmallLanes>(shares);
 }
 
-// A large move has at least one tile, and so a group's tiles belong to at most as many moves: one
-// probe a lane finds the move of a tile.
+// A large move has at least one tile, so a group's tiles belong to at most as many moves: one probe
+// per lane finds the move of a tile.
 static_assert(WP_TILE_GROUP <= 32, "a warp finds any move of a group");
 
-// The move of `tile`, cut to the tile.
+// The part of a move in `tile`.
 __device__ __forceinline__ UnitMove find_tile(const Batch &batch, wp_u32 tile) {
     wp_u32 low = __ldg(batch.group_move + tile / WP_TILE_GROUP);
     wp_u32 probe = low + threadIdx.x % 32;
@@ -128,7 +128,7 @@ __device__ __forceinline__ UnitMove find_tile(const Batch &batch, wp_u32 tile) {
     return {move.src + base, move.dst + base, min(move.units - base, wp_u64{WP_MOVE_TILE / kUnit})};
 }
 
-// `phase` is the parity of the tiles that the stage has held.
+// `phase` is the parity of the number of tiles that the stage has held.
 __device__ __forceinline__ void move_tile(const Batch &batch, wp_u32 tile, TileStage &stage, wp_u32 phase) {
     UnitMove part = find_tile(batch, tile);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -154,7 +154,7 @@ __device__ __forceinline__ void init_stage(TileStage &stage) {
 #endif
 }
 
-// Tiles first: what is left at the end, when blocks no longer fill the device, is short.
+// Tiles first, so that the last jobs, when blocks no longer fill the device, are short.
 __global__ void __launch_bounds__(32) move_batch(Batch batch) {
     begin_in_order();
     __shared__ TileStage stage;
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(32) move_batch(Batch batch) {
     }
 }
 
-// For a launch that may take only so many blocks: each is several warps, for the few multiprocessors
-// that it gets to be worth having, and each warp takes job after job.
+// For a launch with a limited number of blocks. Each block has several warps, to make good use of
+// its multiprocessor, and each warp does job after job.
 __global__ void __launch_bounds__(kBoundedWarps * 32) move_batch_bounded(Batch batch) {
     begin_in_order();
     extern __shared__ __align__(128) unsigned char shared[];

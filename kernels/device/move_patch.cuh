@@ -15,8 +15,8 @@ namespace wp {
 
 constexpr unsigned kPatchThreads = 512;
 constexpr unsigned kTreeLevels = 12;
-constexpr unsigned kLeaves = 1u << kTreeLevels; // 32 KiB of splitters a block
-constexpr unsigned kPatchSlots = 4;             // slots a thread searches for at once
+constexpr unsigned kLeaves = 1u << kTreeLevels; // 32 KiB of splitters per block
+constexpr unsigned kPatchSlots = 4;             // slots that a thread searches for at once
 
 struct Patch {
     wp_u64 *slots;
@@ -25,7 +25,7 @@ struct Patch {
     wp_u32 range_count;
 };
 
-// Where leaf `leaf` of the tree begins in the table.
+// The start of leaf `leaf` of the tree in the table.
 __device__ __forceinline__ wp_u32 leaf_begin(wp_u32 leaf, wp_u32 range_count) {
     return static_cast<wp_u32>(wp_u64{leaf} * range_count >> kTreeLevels);
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void build_tree(const Patch &patch, wp_u64 *tree) {
     __syncthreads();
 }
 
-// The new values of `kPatchSlots` slots, searched for side by side to hide latency.
+// The new values of `kPatchSlots` slots, searched for at the same time to hide latency.
 __device__ __forceinline__ void patch_slots(const Patch &patch, const wp_u64 *tree, wp_u64 (&slots)[kPatchSlots]) {
     wp_u32 low[kPatchSlots], size[kPatchSlots];
 #pragma unroll
@@ -81,8 +81,8 @@ __device__ __forceinline__ void patch_slots(const Patch &patch, const wp_u64 *tr
     }
 }
 
-// Slots are taken 32 lanes side by side, `kPatchSlots` rows of a block at a time, so that every
-// alignment of the array is read whole lines at a time.
+// A row of a block's slots has 32 adjacent ones per warp, and a thread takes `kPatchSlots` rows at
+// a time, so that whole lines are read for every alignment of the array.
 __global__ void __launch_bounds__(kPatchThreads, 2) patch_slots_in_ranges(Patch patch) {
     begin_in_order();
     __shared__ wp_u64 tree[kLeaves];

@@ -1,8 +1,8 @@
 /*
  * narrow.cuh: two values to 4 or 6 bits by one instruction.
  *
- * Code for one family of Blackwell's GPUs alone, or for one GPU, has such; a build has that code where it is asked
- * for (CUDA_COMPUTE_CAP=100f). No such GPU has run them.
+ * Only code for one family of Blackwell GPUs, or for one GPU, has such an instruction; a build contains that code
+ * if it is requested (CUDA_COMPUTE_CAP=100f). It has not run on such a GPU yet.
  */
 #ifndef WARPOOL_NARROW_CUH
 #define WARPOOL_NARROW_CUH

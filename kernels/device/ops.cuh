@@ -1,18 +1,18 @@
 /*
- * ops.cuh: what a conversion kernel does with the elements it is handed.
+ * ops.cuh: the operation that a conversion kernel applies to its elements.
  *
  * An operation has
- *   FLAT_GROUP, FLAT    elements of a group and groups a thread where both sides are aligned;
- *   CHUNKS              how many chunks of Shape the threads of one do, elsewhere;
- *   RESIDENT            blocks a multiprocessor is to hold, which bounds the registers;
- *   LIGHT               whether as many threads as fit are worth more than registers, if aligned;
+ *   FLAT_GROUP, FLAT    elements per group and groups per thread if both sides are aligned;
+ *   CHUNKS              otherwise the number of chunks of Shape that the threads of one do;
+ *   RESIDENT            blocks per multiprocessor, which limits the registers;
+ *   LIGHT               whether, if aligned, more threads are worth more than registers;
  *   LONG                whether a group's code is so long that loops over groups are not unrolled;
  *   begin()             called once by every thread before the first element;
- *   group(x, y, index, whole)  a group of neighbours, the first numbered `index`; unless `whole`
- *                       the first alone counts;
- *   one(x, index)       one element, where a group is not whole; not of a LONG operation;
- *   finish(tensor, own) once by whole blocks, after the last element; `own` if every warp of the
- *                       block may have a tensor of its own.
+ *   group(x, y, index, whole)  a group of adjacent elements, the first with number `index`; unless
+ *                       `whole`, only the first counts;
+ *   one(x, index)       one element outside whole groups; not for a LONG operation;
+ *   finish(tensor, own) called once by whole blocks, after the last element; `own` if every warp of
+ *                       the block may have a different tensor.
  */
 #ifndef WARPOOL_OPS_CUH
 #define WARPOOL_OPS_CUH
@@ -24,7 +24,7 @@
 
 namespace wp {
 
-/* 16 bits for each of V neighbours, two a word; `index` is any number. */
+/* 16 bits for each of V adjacent elements, two per word; `index` is any number. */
 template <int V>
 __device__ __forceinline__ void philox_pairs(u32 (&pairs)[V / 2], u64 seed, u64 index) {
     static_assert(V <= 8, "a group is at most what one call of the generator yields");
@@ -36,7 +36,7 @@ __device__ __forceinline__ void philox_pairs(u32 (&pairs)[V / 2], u64 seed, u64 
 #pragma unroll
         for (int i = 0; i < 4; i++) all[4 + i] = second.v[i];
     }
-    /* Shifted by selects: an index would put the words into memory. */
+    /* Shifted by selects, because an index would put the words into local memory. */
 #pragma unroll
     for (int i = 0; i < V / 2 + 2; i++) all[i] = off & 4 ? all[i + 2] : all[i];
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void philox_pairs(u32 (&pairs)[V / 2], u64 seed, u64 
     for (int i = 0; i < V / 2; i++) pairs[i] = off & 1 ? __funnelshift_r(all[i], all[i + 1], 16) : all[i];
 }
 
-/* The same for any even V: eight at a time. */
+/* The same for any even V, eight at a time. */
 template <int V>
 __device__ __forceinline__ void philox_all(u32 (&pairs)[V / 2], u64 seed, u64 index) {
     if constexpr (V <= 8) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void philox_all(u32 (&pairs)[V / 2], u64 seed, u64 in
     }
 }
 
-/* Two neighbours under a mode other than nearest. */
+/* Two adjacent elements in a mode other than nearest. */
 template <class S, class D, class Mode>
 __device__ __forceinline__ void round_two(const typename S::Bits *x, typename D::Bits *y, const Mode &mode,
                                           bool saturate, u32 random) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void round_two(const typename S::Bits *x, typename D:
     }
 }
 
-/* V elements under one mode. */
+/* V elements in one mode. */
 template <class S, class D, int V, class Mode>
 __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], typename D::Bits (&y)[V],
                                             const Mode &mode, bool saturate, u64 seed, u64 index) {
@@ -98,7 +98,10 @@ __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], type
     }
 }
 
-/* One element to nearest by the code of two: that of element() is longer, and would be there beside it. */
+/*
+ * One element to nearest, by the code for two: the code of element() is longer and would be needed in
+ * addition.
+ */
 template <class S, class D>
 __device__ __forceinline__ typename D::Bits convert_one(typename S::Bits x, bool saturate) {
     const typename S::Bits both[2] = {x, x};
@@ -107,14 +110,16 @@ __device__ __forceinline__ typename D::Bits convert_one(typename S::Bits x, bool
     return y[0];
 }
 
-/* Nothing but the conversion, the mode known at compile time. */
+/* Only the conversion, with the mode known at compile time. */
 template <class S, class D, class Mode>
 struct Plain {
     static constexpr int CHUNKS = 1;
     static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
     static constexpr bool LONG = !LIGHT;
-    /* Where the rounding is worked out, and 8 neighbours share a call of the generator, a thread takes
-     * them in one group: its stores are then as wide as can be. */
+    /*
+     * If rounding is computed and 8 adjacent elements share a call of the generator, a thread takes
+     * them as one group: its stores are then as wide as possible.
+     */
     static constexpr int FLAT_GROUP = LIGHT ? Shape<S, D>::V : 8;
     static constexpr int FLAT = LIGHT ? Shape<S, D>::U : 1;
     static constexpr int RESIDENT = LIGHT ? 4 : 3;
@@ -138,8 +143,8 @@ struct Plain {
 };
 
 /*
- * The mode chosen when the kernel runs; the branch is the same for the whole grid. Without NEAREST
- * that mode has a kernel of its own and is not asked for here.
+ * The mode is chosen when the kernel runs; the branch is the same for the whole grid. Without
+ * NEAREST, rounding to nearest has its own kernel and does not occur here.
  */
 template <class S, class D, bool NEAREST>
 struct Chosen {

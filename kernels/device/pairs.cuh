@@ -1,4 +1,4 @@
-/* pairs.cuh: from the numbers of two formats to code compiled for the pair. */
+/* pairs.cuh: selects the code compiled for a pair of formats by their numbers. */
 #ifndef WARPOOL_PAIRS_CUH
 #define WARPOOL_PAIRS_CUH
 
@@ -19,7 +19,7 @@ int with_destination(u32 dst_type, int otherwise, const Visit &visit) {
     }
 }
 
-/* visit(S(), D()) for the two formats; `otherwise` for numbers that name none. */
+/* Calls visit(S(), D()) for the two formats; returns `otherwise` if a number is no format. */
 template <class Visit>
 int with_pair(u32 src_type, u32 dst_type, int otherwise, const Visit &visit) {
     switch (src_type) {
@@ -33,7 +33,7 @@ int with_pair(u32 src_type, u32 dst_type, int otherwise, const Visit &visit) {
     }
 }
 
-/* Whether both numbers name a format. */
+/* Whether both numbers are formats. */
 inline bool are_formats(u32 src_type, u32 dst_type) {
     return with_pair(src_type, dst_type, 0, [](auto, auto) { return 1; }) != 0;
 }

@@ -1,11 +1,11 @@
 /*
- * philox.cuh: the counter-based generator behind stochastic rounding.
+ * philox.cuh: the counter-based generator for stochastic rounding.
  *
- * Philox4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
- * 1, 2, 3", SC 2011, which finds 7 rounds to pass BigCrush). Key: the seed. Counter: the number of
- * the element divided by 8, which yields 16 bits for each of 8 neighbours: element i takes word
- * (i % 8) / 2 of the four, the lower half if i is even. So what an element draws depends on its
- * number and the seed alone, never on the grid.
+ * Philox4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2,
+ * 3", SC 2011, where 7 rounds pass BigCrush). Key: the seed. Counter: the number of the element
+ * divided by 8, which yields 16 bits for each of 8 adjacent elements. Element i takes word (i % 8)
+ * / 2 of the four, the lower half if i is even. So an element's random bits depend only on its
+ * number and the seed, never on the grid.
  */
 #ifndef WARPOOL_PHILOX_CUH
 #define WARPOOL_PHILOX_CUH
@@ -18,7 +18,7 @@ struct Words4 {
     u32 v[4];
 };
 
-/* By one instruction: of the product of two u64 nvcc adds a zero to the upper half. */
+/* One instruction; for the product of two u64, nvcc adds a zero to the upper half. */
 WP_HD u64 wide_product(u32 a, u32 b) {
 #ifdef __CUDA_ARCH__
     u64 product;
@@ -50,7 +50,7 @@ WP_HD Words4 philox(u64 seed, u64 counter) {
 
 /* The 16 bits of element `index`. */
 WP_HD u32 philox_half(u64 seed, u64 index) {
-    /* Selected, not indexed: an index would put the words into memory. */
+    /* Selected, because an index would put the words into local memory. */
     const Words4 w = philox(seed, index / 8);
     const u32 low = index & 2 ? w.v[1] : w.v[0], high = index & 2 ? w.v[3] : w.v[2];
     const u32 word = index & 4 ? high : low;

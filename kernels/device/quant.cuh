@@ -2,8 +2,8 @@
  * quant.cuh: scales, and codes from scaled values, one at a time.
  *
  * E2M3, E3M2 and E2M1 are the element formats of the OCP Microscaling Formats (MX) Specification,
- * version 1.0: no infinity, no NaN, the largest magnitude of all ones. Their OVERFLOW is no code, and
- * what is narrowed to them is always saturated; NaN becomes 0.
+ * version 1.0: no infinity, no NaN; all ones is the largest magnitude. Their OVERFLOW is not a code,
+ * because narrowing to them always saturates; NaN becomes 0.
  */
 #ifndef WARPOOL_QUANT_CUH
 #define WARPOOL_QUANT_CUH
@@ -39,7 +39,7 @@ constexpr float TOP = SAME<Q, E4M3> ? 448.0f : SAME<Q, E5M2> ? 57344.0f : SAME<Q
 template <class Q>
 constexpr int TOP_POWER = SAME<Q, E4M3> ? 8 : SAME<Q, E5M2> ? 15 : SAME<Q, E3M2> ? 4 : 2;
 
-/* What the elements of one scale are multiplied by, the scale as it is stored, and the zero point. */
+/* The factor for the elements of one scale, the scale as stored, and the zero point. */
 struct Scale {
     float inverse;
     u32 stored; /* F32 bits, or a byte */
@@ -48,7 +48,9 @@ struct Scale {
 
 constexpr u32 SMALLEST_SCALE = 0x00800000; /* 2^-126: its inverse is finite */
 
-/* A NaN scale makes every code NaN or 0. Inverses that are not finite must not make others. */
+/*
+ * A NaN scale makes every code NaN or 0. An inverse that is not finite must not make other codes.
+ */
 WP_HD Scale checked(Scale s, bool bad) {
     bad = bad || !((bits_as<u32>(s.inverse) & 0x7FFFFFFF) <= F32::MAX);
     s.inverse = bad ? bits_as<float>((u32)F32::QNAN) : s.inverse;
@@ -72,7 +74,7 @@ WP_HD Scale scale_e8m0(u32 amax, int top_power) {
     return checked({bits_as<float>((u32)(254 - code) << F32::MAN), bad ? 0xFF : (u32)code, 0}, bad);
 }
 
-/* The value of a code of a scale, and the code nearest to a value: the largest beyond that. */
+/* The value of a code of an E4M3 scale, and the code nearest to a value, at most the largest. */
 WP_HD float e4m3_value(u32 code) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     u32 halves;
@@ -100,14 +102,17 @@ WP_HD Scale scale_e4m3(u32 amax, float tensor) {
     u32 code = e4m3_nearest(wanted);
     code = code == 0 ? 1 : code;
     code = amax == 0 ? 0x38 : code; /* 1.0 */
-    /* Also by a tensor's scale of 0 or NaN: the largest scale would have what is not 0 come back as 0. */
+    /*
+     * Also for a tensor's scale of 0 or NaN: with the largest scale, values that are not 0 would come
+     * back as 0.
+     */
     const bool bad = amax != 0 && (bits_as<u32>(wanted) & 0x7FFFFFFF) > F32::MAX;
     return checked({1.0f / (e4m3_value(code) * tensor), bad ? 0x7F : code, 0}, bad);
 }
 
 template <class Q>
 WP_HD Scale scale_of(u32 kind, u32 amax, float tensor) {
-    /* Those that is_quantization() lets a format have. */
+    /* Only the kinds that is_quantization() allows for the format. */
     if constexpr (!INTEGER<Q>) {
         if (Q::SIZE == 6 || kind == WP_SCALE_E8M0) return scale_e8m0(amax, TOP_POWER<Q>);
         if constexpr (SAME<Q, E2M1>) return scale_e4m3(amax, tensor);
@@ -115,13 +120,13 @@ WP_HD Scale scale_of(u32 kind, u32 amax, float tensor) {
     return scale_f32(amax, TOP<Q>);
 }
 
-/* The scale that was given for the whole tensor. */
+/* The scale given for the whole tensor. */
 WP_HD Scale scale_given(float s) { return checked({1.0f / s, 0, 0}, false); }
 
-/* To the nearest integer, ties to even; |y| is at most 2^22: the sum's last bit has weight 1. */
+/* The nearest integer, ties to even; |y| is at most 2^22, so the sum's last bit has weight 1. */
 WP_HD i32 nearest_integer(float y) { return bits_as<i32>(y + 12582912.0f) - 0x4B400000; }
 
-/* A number within -most and most. */
+/* Limits a number to between -most and most. */
 WP_HD float clamped(float y, float most) {
 #ifdef __CUDA_ARCH__
     return fminf(fmaxf(y, -most), most);
@@ -131,7 +136,10 @@ WP_HD float clamped(float y, float most) {
 #endif
 }
 
-/* `low` and `high`: the magnitudes of the least value, not above 0, and of the largest, not below. */
+/*
+ * `low`: the magnitude of the smallest value, which is at most 0; `high`: of the largest, which is at
+ * least 0.
+ */
 template <class Q>
 WP_HD Scale scale_between(u32 low, u32 high) {
     constexpr float STEPS = (float)(2 * Q::HIGH + 1);
@@ -146,13 +154,13 @@ WP_HD Scale scale_between(u32 low, u32 high) {
     return checked({inverse, bad ? F32::QNAN : bits_as<u32>(s), zero}, bad);
 }
 
-/* The code of the scaled value `y` in a float format; `random`, 16 bits, with Stochastic. */
+/* The code of the scaled value `y` in a float format; `random` is 16 bits, for Stochastic. */
 template <class Q, class Mode>
 WP_HD u32 code_of(float y, const Mode &mode, u32 random) {
     return narrow<F32, Q>(bits_as<u32>(y), mode, true, random);
 }
 
-/* The integer code of the scaled value `y`, SIZE bits. `lowest` is the least code. */
+/* The integer code, SIZE bits, of the scaled value `y`. `lowest` is the smallest code. */
 template <class Q>
 WP_HD u32 integer_code(float y, i32 zero, i32 lowest, bool stochastic, u32 random) {
     constexpr float BEYOND = 2.0f * (Q::HIGH + 1) + 1.0f;
@@ -183,7 +191,7 @@ WP_HD float value_of(u32 code, i32 zero) {
     }
 }
 
-/* A stored scale as a number: of F32 the bits, else a byte. */
+/* A stored scale as a number: F32 bits, otherwise a byte. */
 WP_HD float scale_value(u32 kind, u32 stored, float tensor) {
     if (kind == WP_SCALE_F32) return bits_as<float>(stored);
     if (kind == WP_SCALE_E4M3) return e4m3_value(stored) * tensor;
@@ -191,7 +199,7 @@ WP_HD float scale_value(u32 kind, u32 stored, float tensor) {
     return bits_as<float>(stored == 0xFF ? (u32)F32::QNAN : stored == 0 ? SMALLEST_SCALE >> 1 : normal);
 }
 
-/* Where the scale of block-row `r` and block-column `c` lies; see wp_scale_layout. */
+/* The index of the scale of block-row `r` and block-column `c`; see wp_scale_layout. */
 WP_HD u64 scale_index(u32 layout, u64 pitch, u64 r, u64 c) {
     if (layout == WP_SCALES_BY_ROW) return r * pitch + c;
     if (layout == WP_SCALES_BY_COLUMN) return c * pitch + r;
@@ -200,7 +208,7 @@ WP_HD u64 scale_index(u32 layout, u64 pitch, u64 r, u64 c) {
 
 WP_HD u64 rounded_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
-/* Whether the numbers name something that is done; `quantize` or its inverse. */
+/* Whether the arguments name a supported operation: `quantize` or its inverse. */
 inline bool is_quantization(const wp_quantize &a, bool quantize) {
     const bool integer = a.format == WP_I8 || a.format == WP_I4;
     const bool byte = a.format == WP_E4M3 || a.format == WP_E5M2;
@@ -221,7 +229,7 @@ inline bool is_quantization(const wp_quantize &a, bool quantize) {
     }
 }
 
-/* visit(S()) for the format of the values. */
+/* Calls visit(S()) for the format of the values. */
 template <class Visit>
 int with_values(u32 type, int otherwise, const Visit &visit) {
     switch (type) {
@@ -232,7 +240,7 @@ int with_values(u32 type, int otherwise, const Visit &visit) {
     }
 }
 
-/* visit(D()) for the destination of a transposition. */
+/* Calls visit(D()) for the destination of a transposition. */
 template <class Visit>
 int with_narrow(u32 type, int otherwise, const Visit &visit) {
     switch (type) {
@@ -244,7 +252,7 @@ int with_narrow(u32 type, int otherwise, const Visit &visit) {
     }
 }
 
-/* visit(Q()) for the format of the codes. */
+/* Calls visit(Q()) for the format of the codes. */
 template <class Visit>
 int with_codes(u32 format, int otherwise, const Visit &visit) {
     switch (format) {

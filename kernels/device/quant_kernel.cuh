@@ -1,9 +1,9 @@
 /*
  * quant_kernel.cuh: from values to codes with scales, in one pass over memory.
  *
- * A slot is 16 bytes of values, V elements of a row, and a thread's unit. Three kernels differ in
- * what shares a scale: neighbouring lanes of a warp, all threads of a row, or a block of threads. Groups
- * whose slots are whole are done by quant_span.cuh.
+ * A slot is 16 bytes of values, V elements of a row, and a thread's unit. Three kernels differ in which
+ * threads share a scale: adjacent lanes of a warp, all threads of a row, or a thread block. Groups whose
+ * slots are whole are done by quant_span.cuh.
  */
 #ifndef WARPOOL_QUANT_KERNEL_CUH
 #define WARPOOL_QUANT_KERNEL_CUH
@@ -25,7 +25,7 @@ __device__ __forceinline__ u64 scale_place(const Slots &s, u64 pitch, const Plac
     return s.tiled ? scale_index(WP_SCALES_TILED, pitch, r, c) : r * s.scale_row + c * s.scale_slot;
 }
 
-/* Whether a slot has values at all, and whether it is loaded at once. */
+/* Whether a slot has any values, and whether one load reads it. */
 template <class S>
 __device__ __forceinline__ bool has_values(const wp_quantize &a, u64 row, u64 slot) {
     return row < a.rows && slot * SLOT<S> < a.cols;
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool at_once(const wp_quantize &a, bool aligned, u64 
     return aligned && row < a.rows && slot * SLOT<S> + SLOT<S> <= a.cols;
 }
 
-/* A slot that is not whole, an element at a time: each comes in at the end of the words. */
+/* A slot that is not whole, one element at a time: each is shifted in at the end of the words. */
 template <class S>
 __device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_part(const wp_quantize &a, u64 row, u64 slot) {
     using Bits = typename S::Bits;
@@ -58,7 +58,7 @@ __device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_part(const wp_
     return bits_as<Vector<Bits, V>>(w);
 }
 
-/* The slot's values; zeros beyond the row. */
+/* The slot's values; zeros after the end of the row. */
 template <class S>
 __device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_slot(const wp_quantize &a, bool aligned, u64 row, u64 slot) {
     if (at_once<S>(a, aligned, row, slot))
@@ -67,8 +67,8 @@ __device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_slot(const wp_
 }
 
 /*
- * The slots of a thread: place(u) is that of slot u. All whole ones are on their way before any is
- * looked at; the others come afterwards, by one copy of the code, in which the slots go round.
+ * The slots of a thread; place(u) is the place of slot u. All whole ones are loaded before any is
+ * used. The others follow, by one copy of the code through which the slots rotate.
  */
 template <class S, int U, class PlaceOf>
 __device__ __forceinline__ void load_slots(Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
@@ -94,9 +94,9 @@ __device__ __forceinline__ void load_slots(Words<typename S::Bits, SLOT<S>> (&x)
 }
 
 /*
- * Stores a slot's codes. Of 6 bits, 16 codes are three words: four lanes of 4 codes have three bytes
- * each, two lanes of 8 have six; each stores words, put together with its neighbour's codes. All lanes
- * of a warp take part. WHOLE: as Alignment has it.
+ * Stores a slot's codes. With 6 bits, 16 codes are three words: four lanes with 4 codes have three
+ * bytes each, two lanes with 8 have six. Each lane stores words that it assembles with its neighbour's
+ * codes. All lanes of a warp take part. WHOLE: see Alignment.
  */
 template <class Q, int V>
 __device__ __forceinline__ void store_six(u64 at, u32 lane, bool there, u64 codes) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_six(u64 at, u32 lane, bool there, u64 code
     }
 }
 
-/* The same of a slot that is whole: if it is `there`. */
+/* The same for a whole slot, if it is `there`. */
 template <class Q, int V>
 __device__ __forceinline__ void store_whole(u64 at, u32 slot, bool there, u64 codes) {
     constexpr int BITS = V * Q::SIZE;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void store_whole(u64 at, u32 slot, bool there, u64 co
     }
 }
 
-/* The same of any slot. WHOLE: as Alignment has it. */
+/* The same for any slot. WHOLE: see Alignment. */
 template <class Q, bool WHOLE, int V>
 __device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, u64 row, u64 slot, u64 codes) {
     constexpr int BITS = V * Q::SIZE;
@@ -140,15 +140,15 @@ __device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, 
     store_whole<Q, V>(at, (u32)slot, at_once, codes);
     if (WHOLE || at_once || col >= a.cols || row >= a.rows) return;
     const u32 here = (u32)min(a.cols - col, (u64)V), bytes = (here * Q::SIZE + 7) / 8;
-    /* The code of a value that is not there may be other than 0: the zero point is. */
+    /* The code of a missing value may differ from 0: it may be the zero point. */
     if (here < V) codes &= (1ull << (here * Q::SIZE)) - 1;
 #pragma unroll 1
     for (u32 i = 0; i < bytes; i++) ((u8 *)at)[i] = (u8)(codes >> (8 * i));
 }
 
-/* What the values of a slot, a group, a row or a square reach. */
+/* The extremes of the values of a slot, a group, a row or a square. */
 struct Reach {
-    u32 most, low; /* `low` for zero points alone: then `most` is of the positive values */
+    u32 most, low; /* `low` is only for zero points; `most` is then of the positive values */
 
     __device__ __forceinline__ void join(u32 other_most, u32 other_low) {
         most = max(most, other_most);
@@ -157,7 +157,7 @@ struct Reach {
     __device__ __forceinline__ u32 amax() const { return max(most, low); }
 };
 
-/* The larger of two words, of 16-bit formats in halves; SIGNED: as integers with a sign. */
+/* The larger of two words, for 16-bit formats by halves; SIGNED: as signed integers. */
 template <class S, bool SIGNED>
 __device__ __forceinline__ u32 larger(u32 a, u32 b) {
     if constexpr (S::SIZE == 32) return SIGNED ? (u32)max((i32)a, (i32)b) : max(a, b);
@@ -173,7 +173,10 @@ __device__ __forceinline__ u32 largest_word(const Words<typename S::Bits, SLOT<S
     return most;
 }
 
-/* The F32 bits of a number's magnitude if it has this sign, else 0; of 16-bit formats it is a word's upper half. */
+/*
+ * The F32 bits of a number's magnitude if it has this sign, otherwise 0; in 16-bit formats it is a word's upper
+ * half.
+ */
 template <class S>
 __device__ __forceinline__ u32 size_of_sign(u32 number, bool negative) {
     if ((number >> 31 != 0) != negative) return 0;
@@ -184,7 +187,10 @@ template <class S, class Q>
 __device__ __forceinline__ Reach reach_of(const Words<typename S::Bits, SLOT<S>> &x, bool zeros) {
     if constexpr (INTEGER<Q>) {
         if (zeros) {
-            /* Bits as integers: with a sign the largest number is the largest, without one the least below zero. */
+            /*
+             * Compares bits as integers: signed, the largest number is largest; unsigned, the smallest negative
+             * number is.
+             */
             u32 high = largest_word<S, true>(x, ~0u), low = largest_word<S, false>(x, ~0u);
             if constexpr (S::SIZE == 16) {
                 high = larger<F32, true>(high << 16, high & 0xFFFF0000);
@@ -204,7 +210,7 @@ __device__ __forceinline__ Scale scale_for(const wp_quantize &a, const Reach &re
     return scale_of<Q>(a.kind, reach.most, tensor);
 }
 
-/* The scale with index `at`; 0 for one of padding. */
+/* Stores the scale with index `at`; 0 if it is padding. */
 __device__ __forceinline__ void store_scale(const wp_quantize &a, u64 at, const Scale &scale, bool padding) {
     const u32 stored = padding ? 0 : scale.stored;
     if (a.kind == WP_SCALE_F32) {
@@ -226,7 +232,7 @@ constexpr i32 HIGHEST<I8> = I8::HIGH;
 template <>
 constexpr i32 HIGHEST<I4> = I4::HIGH;
 
-/* By whole blocks: an atomic only from a block that has something new to say. */
+/* For whole blocks: an atomic only from a block that changes the result. */
 __device__ __forceinline__ void raise_amax(wp_addr amax, u32 most) {
     if (amax == 0) return;
     __shared__ u32 block_most;
@@ -240,7 +246,7 @@ __device__ __forceinline__ void raise_amax(wp_addr amax, u32 most) {
     if (all > *(volatile u32 *)amax) atomicMax((u32 *)amax, all);
 }
 
-/* What each of a thread's slots is multiplied by. As in in_turn(), a loop takes the first and has the others move. */
+/* The factor of each of a thread's slots. As in in_turn(), a loop takes the first and moves the others down. */
 template <class Q, int U>
 struct Scales {
     float inverse[U];
@@ -263,15 +269,18 @@ struct OneScale {
     __device__ __forceinline__ void move_on() {}
 };
 
-/* Whether codes are rounded without an instruction for that, which takes more registers. */
+/* Whether codes are rounded without an instruction for it, which takes more registers. */
 template <class Q>
 constexpr bool WORKED_OUT = WP_ARCH < 890 && !INTEGER<Q>;
 
-/* Whether slots then go by one copy of the code. */
+/* Whether the slots then share one copy of the code. */
 template <class S, class Q>
 constexpr bool ROLLED = WORKED_OUT<Q> && S::SIZE == 16 && Q::SIZE >= 6;
 
-/* For a thread's slots, to codes: with FAST those to nearest that are whole each by code of its own, all others by one. */
+/*
+ * Turns a thread's slots into codes. With FAST, each whole slot to nearest has its own code; all others share one
+ * copy.
+ */
 template <class S, class Q, bool FAST, int U, class PlaceOf, class ScaleOf>
 __device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
                                              const Alignment &aligned, const PlaceOf &place, ScaleOf &&scales) {
@@ -308,14 +317,15 @@ __device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&
     }
 }
 
-/* By selects: an index would put the slots' into memory. */
+/* By selects, because an index would put the slots' values into local memory. */
 __device__ __forceinline__ Reach picked(bool second, const Reach &x, const Reach &y) {
     return {second ? y.most : x.most, second ? y.low : x.low};
 }
 
 /*
- * A scale of each slot from the largest of its group, by neighbouring lanes: lane i of a group works out,
- * and stores, that of the group's slot i, for all its lanes. With 2 lanes in two rounds.
+ * Computes a scale for each slot from the extremes of its group, by adjacent lanes: lane i of a group
+ * computes and stores the scale of the group's slot i for all its lanes; in two rounds if a group has 2
+ * lanes.
  */
 template <class S, class Q, int U, class PlaceOf>
 __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &slots, const PlaceOf &place,
@@ -323,7 +333,10 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     static_assert(U == 4, "a lane picks one of four");
     const u32 lanes = 1u << slots.shift, lane = threadIdx.x & (lanes - 1);
     const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
-    /* Only groups of F32 have so many; tried for all, those of 16 bits became 7 % slower (measured). */
+    /*
+     * Only groups of F32 have 32 lanes. Testing this for all formats made those of 16 bits 7 % slower
+     * (measured).
+     */
     if (S::SIZE == 32 && lanes == 32) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -362,13 +375,13 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     }
 }
 
-/* Whether few registers do. */
+/* Whether few registers are enough. */
 template <class S, class Q>
 constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q> && !(WORKED_OUT<Q> && SAME<S, F16>));
 
 /*
- * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
- * the registers go round. On other architectures they do not everywhere.
+ * Blocks of group_kernel per multiprocessor: four were 1 to 10 % faster than three (measured), if the
+ * registers suffice. On other architectures they do not always.
  */
 #if WP_ARCH == 900
 template <class S, class Q>
@@ -378,7 +391,7 @@ template <class S, class Q>
 constexpr int GROUP_BLOCKS = WORKED_OUT<Q> && S::SIZE == 16 && (Q::SIZE == 6 || (Q::SIZE == 8 && SAME<S, BF16>)) ? 2 : 3;
 #endif
 
-/* Groups of a row, each in neighbouring lanes; or one scale that is given. */
+/* Groups of a row, each in adjacent lanes; or one given scale. */
 template <class S, class Q>
 __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slots &slots, u32 block) {
     constexpr int V = SLOT<S>, U = GROUP_UNROLL;
@@ -401,7 +414,7 @@ __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slot
     } else {
         scale_groups<S, Q>(a, slots, place, reach, scales);
     }
-    /* Before the codes where that spares the register that a fourth block lacks. */
+    /* Before the codes if that saves the register that a fourth block lacks. */
     if constexpr (S::SIZE == 32) raise_amax(a.amax, most);
     encode_slots<S, Q, false>(x, a, slots.aligned, place, scales);
     if constexpr (S::SIZE != 32) raise_amax(a.amax, most);
@@ -413,7 +426,9 @@ __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kerne
     quantize_groups<S, Q>(a, slots, blockIdx.x);
 }
 
-/* The largest of each `lanes` neighbouring threads, a power of two from 32 on. By whole blocks. */
+/*
+ * The largest value of each `lanes` adjacent threads, a power of two from 32 on. For whole blocks.
+ */
 __device__ __forceinline__ u32 row_max(u32 x, u32 lanes) {
     __shared__ u32 of_warps[QUANT_THREADS / 32];
     x = warp_max(x);
@@ -426,14 +441,20 @@ __device__ __forceinline__ u32 row_max(u32 x, u32 lanes) {
     return x;
 }
 
-/* A scale a row: `lanes` threads keep it, as far as it goes, and read what is beyond a second time. */
+/*
+ * One scale per row. `lanes` threads keep as much of the row as they can, and read the rest a second
+ * time.
+ */
 template <class S, class Q>
 __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, const Alignment &aligned, u32 block) {
     constexpr int V = SLOT<S>, R = ROW_HELD;
     const u32 lane = threadIdx.x & (lanes - 1), shift = 31 - __clz(lanes);
     const u64 row = block * (u64)(QUANT_THREADS >> shift) + (threadIdx.x >> shift);
     const u64 slots = (a.cols + V - 1) / V;
-    /* As many slots for all lanes: they exchange codes of 6 bits, and maxima. The first are read last. */
+    /*
+     * The same number of slots for all lanes, because they exchange codes of 6 bits, and maxima. The
+     * first slots are read last.
+     */
     const u64 most = (slots - 1) / ((u64)R << shift);
     Words<typename S::Bits, V> x[R];
     Reach reach = {0, 0};
@@ -453,7 +474,7 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
     if (a.zeros != 0) reach.low = row_max(reach.low, lanes);
     const Scale scale = scale_for<Q>(a, reach, 0.0f);
     if (lane == 0 && row < a.rows) store_scale(a, scale_index(a.layout, a.scales_pitch, row, 0), scale, false);
-    /* As in quantize_groups(): before the codes where that spares registers. */
+    /* As in quantize_groups(): before the codes if that saves registers. */
     constexpr bool BEFORE = WORKED_OUT<Q> && SAME<S, F16> && Q::SIZE == 8;
     if constexpr (BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 #pragma unroll 1
@@ -464,7 +485,7 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
     if constexpr (!BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 }
 
-/* Blocks of row_kernel that a multiprocessor is to hold. */
+/* Blocks of row_kernel per multiprocessor. */
 template <class S, class Q>
 constexpr int ROW_BLOCKS = INTEGER<Q> && WP_ARCH == 900 ? 4 : SHORT<S, Q> ? 3 : 2;
 
@@ -491,7 +512,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 || (WORKED_OUT<Q>
     most = row_max(most, QUANT_THREADS);
     const Scale scale = scale_f32(most, TOP<Q>);
     if (threadIdx.x == 0) store_scale(a, scale_index(a.layout, a.scales_pitch, r, c), scale, false);
-    /* As in quantize_groups(): before the codes where that spares registers. */
+    /* As in quantize_groups(): before the codes if that saves registers. */
     constexpr bool BEFORE = WORKED_OUT<Q> && S::SIZE == 32;
     if constexpr (BEFORE) raise_amax(a.amax, most);
     encode_slots<S, Q, true>(x, a, aligned, place, OneScale{scale});

@@ -1,8 +1,8 @@
 /*
- * quant_span.cuh: groups of whole slots to codes, the usual case: a span of a row by each warp.
+ * quant_span.cuh: groups of whole slots to codes, the usual case: one span of a row per warp.
  *
- * A span is as many neighbouring slots as a warp's lanes have in registers, so that the place of all of them
- * is worked out once and the scales of a warp lie side by side.
+ * A span is as many adjacent slots as the lanes of a warp hold in registers, so that the place of all of
+ * them is computed once and a warp's scales are adjacent.
  */
 #ifndef WARPOOL_QUANT_SPAN_CUH
 #define WARPOOL_QUANT_SPAN_CUH
@@ -16,15 +16,15 @@ struct As {
     static constexpr Scaled VALUE = SCALED;
 };
 
-/* A warp's share of a tensor: neighbouring slots of a row, as many as its lanes have in registers. */
+/* A warp's share of a tensor: as many adjacent slots of a row as its lanes hold in registers. */
 struct Span {
-    u32 row, slot; /* of its first slot */
-    u32 there, all; /* its slots that have values, and that there are; those of padding have none */
+    u32 row, slot; /* of the first slot */
+    u32 there, all; /* number of its slots with values, and of all its slots; padding has no values */
 };
 
 template <class S>
 __device__ __forceinline__ Span span_of(const wp_quantize &a, const Slots &slots, u32 number) {
-    /* A quotient by 1 is 0, as where there is one row. */
+    /* A quotient by 1 is 0, as with a single row. */
     const u32 row = slots.by_row.d == 1 && slots.rows > 1 ? number : slots.by_row.quotient(number);
     const u32 slot = (number - row * slots.by_row.d) * SPAN;
     const u32 have = row < (u32)a.rows ? (u32)(a.cols / SLOT<S>) : 0, all = row < (u32)slots.rows ? (u32)slots.per_row : 0;
@@ -40,9 +40,9 @@ __device__ __forceinline__ u32 traded(u32 first, u32 second, u32 d) {
 }
 
 /*
- * From the largest words of a thread's four slots to the largest of their groups: lane i of a group gets that of
- * slot i % 4; where a group has two lanes, those of slots i and i + 2. In 16 bits two slots go in one word.
- * What a lane does not keep it gives away, so that few words travel.
+ * From the largest words of a thread's four slots to the largest words of their groups. Lane i of a group gets
+ * the result of slot i % 4; if a group has two lanes, the results of slots i and i + 2. In 16-bit formats two
+ * slots share a word. Each lane passes on what it does not keep, so that few words are exchanged.
  */
 template <class S, bool SIGNED>
 __device__ __forceinline__ void largest_of_groups(const u32 (&most)[4], u32 lanes, u32 (&own)[2]) {
@@ -62,19 +62,22 @@ __device__ __forceinline__ void largest_of_groups(const u32 (&most)[4], u32 lane
     own[0] = all;
 }
 
-/* The half of a word of 16-bit formats that is this lane's, as an upper half. */
+/* This lane's half of a word of 16-bit formats, as an upper half. */
 template <class S>
 __device__ __forceinline__ u32 own_half(u32 word) {
     return S::SIZE == 32 ? word : __byte_perm(word, 0, threadIdx.x & 1 ? 0x3244 : 0x1044);
 }
 
-/* Whether the scales are F32s; else they are bytes. */
+/* Whether the scales are F32s; otherwise they are bytes. */
 template <class Q>
 __device__ __forceinline__ bool scales_are_f32(const wp_quantize &a) {
     return INTEGER<Q> || (Q::SIZE == 8 && a.kind == WP_SCALE_F32);
 }
 
-/* Where the scale of the group of a span's slot `on` lies. In 32 bits what spans_pay() bounds. */
+/*
+ * The index of the scale of the group of a span's slot `on`; in 32 bits where spans_pay() ensures
+ * that they suffice.
+ */
 __device__ __forceinline__ u64 span_scale_place(const wp_quantize &a, const Slots &slots, const Span &span, u32 on) {
     const u32 column = (span.slot + on) >> slots.shift, tile = span.row / 128 * ((u32)a.scales_pitch / 4) + column / 4;
     if (slots.tiled) return tile * 512ull + (span.row % 32 * 16 + span.row % 128 / 32 * 4 + column % 4);
@@ -93,8 +96,9 @@ __device__ __forceinline__ void store_span_scale(const wp_quantize &a, u64 at, c
 }
 
 /*
- * A scale for each of a thread's slots; returns the largest magnitude that the lane came to know. `beyond` is set if
- * that becomes 16 or more, as where the scale itself is beyond its format, or if the scale is negative.
+ * Computes a scale for each of a thread's slots; returns the largest magnitude that the lane has seen. Sets `beyond`
+ * if a scaled magnitude becomes 16 or more, as when the scale itself exceeds its format, or if the scale is
+ * negative.
  */
 template <class S, class Q, bool SPECIAL>
 __device__ __forceinline__ u32 scale_spans(const wp_quantize &a, const Slots &slots, const Span &span,
@@ -113,7 +117,10 @@ __device__ __forceinline__ u32 scale_spans(const wp_quantize &a, const Slots &sl
     for (int u = 0; u < U; u++) word[u] = largest_word<S, ZEROS>(x[u], ZEROS ? 0xFFFFFFFF : S::SIZE == 32 ? 0x7FFFFFFF : 0x7FFF7FFF);
     largest_of_groups<S, ZEROS>(word, lanes, own);
     const float tensor = SAME<Q, E2M1> && SPECIAL ? *(const float *)a.tensor_scale : 0.0f;
-    /* Two where a group has two lanes. As a loop: the code of all but the usual case of two is there once. */
+    /*
+     * Two if a group has two lanes. A loop, so that the code exists once; the usual case does not run it
+     * twice.
+     */
     const bool two = S::SIZE == 16 && lanes == 2;
     constexpr int COPIES = SAME<Q, E2M1> && SPECIAL ? 2 : 1;
     Scale first = {}, second = {};
@@ -200,8 +207,8 @@ __device__ __forceinline__ void quantize_span(const wp_quantize &a, const Slots 
 }
 
 /*
- * Blocks of span_kernel a multiprocessor is to hold, so that as much is under way as the registers that codes take
- * leave: each one more was up to 4 % faster (measured).
+ * Blocks of span_kernel per multiprocessor: as many as the registers of the codes allow. Each additional one was
+ * up to 4 % faster (measured).
  */
 #if WP_ARCH == 900
 template <class S, class Q, bool SPECIAL>

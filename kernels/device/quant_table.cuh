@@ -1,8 +1,7 @@
 /*
  * quant_table.cuh: many tensors with scales in one launch.
  *
- * A block of threads copies its tensor's job into shared memory and does what it would do of that tensor
- * alone.
+ * A thread block copies its tensor's job into shared memory, then works as if that tensor were alone.
  */
 #ifndef WARPOOL_QUANT_TABLE_CUH
 #define WARPOOL_QUANT_TABLE_CUH
@@ -12,7 +11,7 @@
 
 namespace wp {
 
-/* body(job, block) with the job of the block's place. */
+/* Calls body(job, block) with the job of the block's place. */
 template <class Body>
 __device__ __forceinline__ void with_job(const wp_quantize &t, const Body &body) {
     __shared__ alignas(16) u32 words[sizeof(Job) / 4];

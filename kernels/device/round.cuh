@@ -2,9 +2,10 @@
  * round.cuh: narrowing in integer arithmetic, one element at a time, without branches.
  *
  * The magnitude of the source is a significand m and a scale. Dropping `shift` bits of m leaves a
- * quotient q and a remainder; the mode says from the remainder whether q goes up by one. Adding q
- * to the exponent field carries by itself: from the subnormals into the normals, from one exponent
- * to the next, and past the largest finite number into overflow, which one comparison finds.
+ * quotient q and a remainder, and the mode decides by the remainder whether q is raised by one.
+ * Adding q to the exponent field carries automatically: from subnormals to normals, from one
+ * exponent to the next, and past the largest finite number into overflow, which one comparison
+ * detects.
  */
 #ifndef WARPOOL_ROUND_CUH
 #define WARPOOL_ROUND_CUH
@@ -31,7 +32,7 @@ struct Nearest {
     }
 };
 
-/* Away from zero for one sign or both, toward zero else. */
+/* Away from zero for one sign or both, otherwise toward zero. */
 struct Directed {
     static constexpr bool RANDOM = false;
     u32 away_positive, away_negative; /* 0 or 1 */
@@ -51,8 +52,8 @@ struct Directed {
 };
 
 /*
- * Up with the probability of the remainder, in steps of 2^-16 of the distance between the neighbours.
- * `random` is 16 bits.
+ * Up with the probability of the remainder, in steps of 2^-16 of the distance between adjacent
+ * values. `random` is 16 bits.
  */
 struct Stochastic {
     static constexpr bool RANDOM = true;
@@ -68,7 +69,7 @@ struct Stochastic {
 };
 
 /*
- * `x`, bits of S, as the bits of D. `random`, 16 bits, is used by Stochastic only. With `saturate`, results
+ * Converts `x`, bits of S, to bits of D. `random`, 16 bits, is only for Stochastic. With `saturate`, results
  * beyond the largest finite magnitude, infinities included, become that magnitude.
  */
 template <class S, class D, class Mode>
@@ -76,7 +77,7 @@ WP_HD typename D::Bits narrow(typename S::Bits x, const Mode &mode, bool saturat
     using B = typename S::Bits;
     constexpr int EMIN = S::BIAS - D::BIAS + 1; /* source exponent of the smallest normal of D */
     constexpr int DROP = S::MAN - D::MAN;
-    /* From here on the quotient is 0, and so is the share of the remainder that Stochastic takes. */
+    /* From here on the quotient is 0, and so is the part of the remainder that Stochastic uses. */
     constexpr int MOST = S::MAN + 1 + (Mode::RANDOM ? 16 : 1);
     const B magnitude = x & (B)~S::SIGN;
     const bool negative = (x & S::SIGN) != 0;

@@ -10,7 +10,10 @@ namespace wp {
 template <class T>
 constexpr bool GRADIENT = SAME<T, F32> || SAME<T, F16> || SAME<T, BF16>;
 
-/* `x` times `inverse` in F32, rounded to nearest, and then to T; -0.0 keeps the sign of zero. */
+/*
+ * `x` times `inverse` in F32, rounded to nearest, then rounded to T; adding -0.0 keeps the sign of
+ * zero.
+ */
 template <class T>
 WP_HD typename T::Bits unscaled(typename T::Bits x, float inverse) {
     return rounded<T>(multiply_add(widen<T, F32>(x), inverse, -0.0f), Nearest(), false, 0);
@@ -21,21 +24,21 @@ WP_HD bool is_finite(typename T::Bits x) {
     return (x & (typename T::Bits)~T::SIGN) < T::OVERFLOW;
 }
 
-/* A positive scale, perhaps 0 or infinite, as the nearest one that a scaler may have. */
+/* Limits a positive scale, perhaps 0 or infinite, to the range of a scaler. */
 WP_HD float bounded_scale(float scale) {
     const float lowest = power_f32(-WP_SCALER_EXPONENT), highest = power_f32(WP_SCALER_EXPONENT);
     return scale < lowest ? lowest : scale > highest ? highest : scale;
 }
 
 /*
- * The largest power of two within the bounds by which `most` is at most 2^top. Of what is not finite the upper
- * bound, by which every value overflows but 0: a gap between tensors must stay 0.
+ * The largest power of two within the bounds whose product with `most` is at most 2^top. If `most` is not
+ * finite, the upper bound, by which every value but 0 overflows: a gap between tensors must stay 0.
  */
 WP_HD float fitted_scale(float most, int top) {
     const u32 bits = bits_as<u32>(most);
     if (bits == 0) return 1.0f;
     if (bits > F32::MAX) return power_f32(WP_SCALER_EXPONENT);
-    /* Of a subnormal number the largest that it can be. */
+    /* For a subnormal number, the largest possible exponent. */
     const int exponent = (int)(bits >> F32::MAN) - 127 + ((bits & ((1u << F32::MAN) - 1)) != 0 ? 1 : 0);
     const int power = top - exponent - (WP_SEEDED("fitted-scale-twice-too-large") ? -1 : 0);
     return power_f32(power > WP_SCALER_EXPONENT ? WP_SCALER_EXPONENT : power < -WP_SCALER_EXPONENT ? -WP_SCALER_EXPONENT : power);
@@ -48,7 +51,7 @@ WP_HD void fit_scaler(wp_scaler &s, float *most, int top) {
     most[0] = most[1] = 0.0f;
 }
 
-/* The end of a step; see wp_scaler_update. */
+/* Ends a step; see wp_scaler_update. */
 WP_HD void update_scaler(wp_scaler &s) {
     const bool grows = s.found == 0 && ++s.good_steps >= s.interval;
     s.updates++;

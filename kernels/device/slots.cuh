@@ -1,8 +1,8 @@
 /*
- * slots.cuh: how the slots of a tensor with scales lie, and which blocks of threads do them.
+ * slots.cuh: the layout of the slots of a tensor with scales, and the thread blocks that process them.
  *
- * A slot is 16 bytes of values, V elements of a row, and a thread's unit. What is worked out here, by the
- * host, spares each thread its divisions.
+ * A slot is 16 bytes of values, V elements of a row, and a thread's unit. The host computes these
+ * numbers, so that threads need no divisions.
  */
 #ifndef WARPOOL_SLOTS_CUH
 #define WARPOOL_SLOTS_CUH
@@ -17,29 +17,29 @@ constexpr unsigned QUANT_THREADS = 256;
 template <class S>
 constexpr int SLOT = 128 / S::SIZE;
 
-constexpr int GROUP_UNROLL = 4;   /* slots a thread, QUANT_THREADS apart */
-constexpr int DEQUANT_UNROLL = 2; /* likewise: 4 were 2 to 10 % slower, one 1 to 8 % (measured) */
-constexpr int ROW_HELD = 8;       /* slots that a thread of a row keeps in registers */
-constexpr u32 SPAN = 32 * GROUP_UNROLL; /* neighbouring slots of a warp */
+constexpr int GROUP_UNROLL = 4;   /* slots per thread, QUANT_THREADS apart */
+constexpr int DEQUANT_UNROLL = 2; /* slots per thread, QUANT_THREADS apart: 4 were 2 to 10 % slower, one 1 to 8 % (measured) */
+constexpr int ROW_HELD = 8;       /* slots of a row that a thread keeps in registers */
+constexpr u32 SPAN = 32 * GROUP_UNROLL; /* adjacent slots of a warp */
 
-/* What a thread may use at once. */
+/* What a thread can use at once. */
 struct Alignment {
     bool values; /* 16 bytes of values */
     bool codes;  /* the codes of a slot; of 6 bits, three words */
     bool whole;  /* both, and no slot lies partly in a row */
 };
 
-/* How the slots of a tensor lie, and its scales. */
+/* The layout of a tensor's slots and scales. */
 struct Slots {
-    u64 rows;       /* those of padding too */
+    u64 rows;       /* padding included */
     u64 per_row;
     u64 values_skip, codes_skip; /* bytes from the end of a row's slots to the next row's first */
-    Divisor by_row; /* by per_row, for `narrow`; of one row every quotient is 0 */
+    Divisor by_row; /* by per_row, for `narrow`; with one row every quotient is 0 */
     bool narrow;    /* one row, or rows of more than one slot and fewer than 2^30 */
-    bool few;       /* fewer than 2^31 slots in all */
-    bool spans;     /* whether each warp does a span; then `by_row` is by a row's spans */
-    u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
-    u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
+    bool few;       /* fewer than 2^31 slots in total */
+    bool spans;     /* whether each warp does a span; then `by_row` divides by a row's spans */
+    u32 row_shift, shift; /* rows and slots per scale, as powers of two; 63 for all */
+    u64 scale_row, scale_slot; /* distance of adjacent scales: of the next row, and in the same row */
     bool tiled;
     Alignment aligned;
 };
@@ -56,7 +56,7 @@ bool codes_aligned(const wp_quantize &a) {
     return all_rows_aligned(a.codes, a.codes_pitch, a.rows, Q::SIZE == 6 ? 4 : SLOT<S> * Q::SIZE / 8);
 }
 
-/* Rows without gaps between them or between their groups, as one. */
+/* Treats rows without gaps between them or between their groups as one. */
 template <class S, class Q>
 wp_quantize flattened(const wp_quantize &a) {
     wp_quantize flat = a;
@@ -84,7 +84,7 @@ inline u32 power_of(u64 n) {
     return power;
 }
 
-/* Scales of `high` rows and `width` elements each, all if that is 0; `groups` of them a row, or in all slots. */
+/* Scales of `high` rows and `width` elements each, all elements if `width` is 0. */
 template <class S, class Q>
 Slots slots_of(const wp_quantize &a, u64 rows, u64 slots, u64 high, u64 width) {
     constexpr u64 CODES = SLOT<S> * Q::SIZE / 8;
@@ -106,7 +106,7 @@ struct Place {
     u64 row, slot;
 };
 
-/* The place of a block's first slot, of which it does QUANT_THREADS * unroll. */
+/* The place of a block's first slot; the block does QUANT_THREADS * unroll slots. */
 WP_HD Place first_of(const Slots &s, u32 block, u32 unroll) {
     const u64 at = (u64)block * (QUANT_THREADS * unroll);
     if (s.rows == 1) return {0, at};
@@ -114,10 +114,10 @@ WP_HD Place first_of(const Slots &s, u32 block, u32 unroll) {
     return {row, at - row * s.per_row};
 }
 
-/* The place `on` slots behind a block's first, any of the block's. */
+/* The place `on` slots after a block's first, within the block. */
 WP_HD Place place_of(const Slots &s, const Place &first, u32 on) {
     const u64 at = first.slot + on;
-    /* Behind the end of one row alone there is a row that does not exist. */
+    /* The place after the end of a single row is in a row that does not exist. */
     if (s.rows == 1) return {at >= s.per_row, at};
     /* A row that is not narrow has more slots than a block does, or one. */
     const u64 rows = s.narrow ? s.by_row.quotient((u32)at) : s.per_row == 1 ? at : at >= s.per_row;
@@ -125,8 +125,8 @@ WP_HD Place place_of(const Slots &s, const Place &first, u32 on) {
 }
 
 /*
- * The same for a block whose slots are whole, in numbers of 32 bits: counted from the block's first row and, of
- * one row alone, first slot.
+ * The same in 32-bit numbers, for a block whose slots are whole. Counted from the block's first row or, with a
+ * single row, from its first slot.
  */
 struct Near {
     u32 row, slot;
@@ -134,7 +134,7 @@ struct Near {
 
 struct Window {
     u64 values, codes; /* of the block's first slot */
-    u32 first, slots, rows; /* number of the first slot; slots of a row and rows that there are */
+    u32 first, slots, rows; /* index of the first slot; slots per row; number of rows */
 
     WP_HD Near near(const Slots &s, u32 on) const {
         const u32 at = first + on, row = s.by_row.quotient(at);
@@ -161,24 +161,24 @@ inline u64 blocks_of(const Slots &s, u32 unroll) {
     return (s.rows * s.per_row + each - 1) / each;
 }
 
-/* One tensor: its arguments, how its slots lie, and its blocks. */
+/* One tensor: its arguments, the layout of its slots, and its blocks. */
 struct Job {
     wp_quantize a;
     Slots slots;
-    u32 lanes; /* of a row */
+    u32 lanes; /* lanes per row */
     u64 blocks;
 };
 
 /*
- * Whether warps do spans, of which a row has so many: slots are whole, and fill half of them at least. Two slots of F32
- * draw random bits together, so that a row has an even number of them.
+ * Whether warps do spans, `spans` per row: slots must be whole and fill at least half of the spans. Two slots of F32
+ * draw random bits together, so a row needs an even number of slots.
  */
 inline bool spans_pay(const wp_quantize &a, const Slots &s, u64 spans) {
     const bool filled = s.rows == 1 || s.per_row * 2 >= spans * SPAN, even = a.rows == 1 || a.cols % 8 == 0;
     return s.aligned.whole && filled && even && spans < 0x7FFF0000 / SPAN / s.rows && a.scales_pitch >> 32 == 0;
 }
 
-/* Quantising where neighbouring lanes share a scale, or all have one that is given. */
+/* Quantising if adjacent lanes share a scale, or all have a given one. */
 template <class S, class Q>
 Job groups_job(const wp_quantize &given) {
     const wp_quantize a = flattened<S, Q>(given);
@@ -188,14 +188,14 @@ Job groups_job(const wp_quantize &given) {
     const u64 rows = tiled ? rounded_up(a.rows, 128) : a.rows;
     Slots slots = slots_of<S, Q>(a, rows, groups * (width / SLOT<S>), 1, width);
     const u64 spans = (slots.per_row + SPAN - 1) / SPAN, each = QUANT_THREADS / 32;
-    /* Integers are in no tables, which are planned whatever the rounding. */
+    /* Integers are not in tables, which are planned before the rounding is known. */
     slots.spans = spans_pay(a, slots, spans) && (!INTEGER<Q> || a.rounding == WP_NEAREST);
     if (!slots.spans) return {a, slots, 0, blocks_of(slots, GROUP_UNROLL)};
     slots.by_row = rows == 1 || spans == 1 ? Divisor() : Divisor((u32)spans);
     return {a, slots, 0, (rows * spans + each - 1) / each};
 }
 
-/* Quantising where a row has a scale. */
+/* Quantising with one scale per row. */
 template <class S, class Q>
 Job rows_job(const wp_quantize &a) {
     const u64 across = (a.cols + SLOT<S> - 1) / SLOT<S>;
@@ -217,18 +217,18 @@ Job values_job(const wp_quantize &given) {
 
 static_assert(sizeof(Job) == sizeof(wp_quantize_job), "a job is what the header says it is");
 
-/* The formats that tables have. */
+/* The formats that tables support. */
 template <class Q>
 constexpr bool IN_TABLES = !INTEGER<Q>;
 
-/* Whether tables have it: no squares to quantise, whose scale a whole block finds. */
+/* Whether tables support it. They do not quantise squares, whose scale needs a whole block. */
 inline bool is_in_tables(const wp_quantize &a, bool quantize) {
     const bool integer = a.format == WP_I8 || a.format == WP_I4;
     const bool rows = a.granularity == WP_PER_ROW || a.granularity == WP_PER_TENSOR || a.granularity == WP_PER_GROUP;
     return !integer && a.kind != WP_SCALE_E4M3 && a.zeros == 0 && (rows || !quantize);
 }
 
-/* The same of a table, whose tensors were looked at when their jobs were made. */
+/* The same for a table, whose tensors were checked when their jobs were made. */
 inline bool is_table(const wp_quantize &t, bool quantize) {
     const bool known = t.type <= WP_BF16 && t.granularity <= WP_PER_SQUARE && t.kind <= WP_SCALE_E4M3;
     return known && (t.rounding == WP_NEAREST || t.rounding == WP_STOCHASTIC) && is_in_tables(t, quantize);

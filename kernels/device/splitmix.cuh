@@ -1,8 +1,9 @@
 /*
- * splitmix.cuh: the pattern that stamped memory carries.
+ * splitmix.cuh: the pattern of stamped memory.
  *
  * Word w of the pattern of `seed` is splitmix64 at state seed + w (Steele, Lea, Flood: "Fast
- * splittable pseudorandom number generators", 2014), so any word is found without the ones before.
+ * splittable pseudorandom number generators", 2014), so every word can be computed without the ones
+ * before it.
  */
 #ifndef WARPOOL_SPLITMIX_CUH
 #define WARPOOL_SPLITMIX_CUH
@@ -18,7 +19,7 @@ WP_HD u64 splitmix64(u64 state) {
     return z ^ (z >> 31);
 }
 
-/* What 8 bytes at block offset 8 * w hold under `op` and `seed`. */
+/* The 8 bytes at block offset 8 * w under `op` and `seed`. */
 WP_HD u64 pattern_word(u32 op, u64 seed, u64 w) {
     return op == WP_POISON ? ((0xA5 ^ seed) & 0xFF) * 0x0101010101010101ull : splitmix64(seed + w);
 }
@@ -30,12 +31,12 @@ WP_HD u64 nonzero_bytes(u64 x) {
 }
 
 /*
- * The bytes of a block that an operation touches: one range, or two when only the edges are asked
- * for. Offsets are from the start of the block.
+ * The bytes of a block that an operation uses: one range, or two if only the edges are requested.
+ * Offsets are from the start of the block.
  */
 struct PatternRanges {
     u64 first_end;   /* the first range is [0, first_end) */
-    u64 second;      /* the second is [second, bytes); second == bytes when there is one range */
+    u64 second;      /* the second is [second, bytes); second == bytes if there is only one */
     u64 bytes;
 };
 

@@ -1,9 +1,9 @@
 /*
  * tile.cuh: how a warp converts its share of a row, a chunk.
  *
- * The lanes own groups of V elements, cut so that each group's destination is aligned. A group that
- * the chunk does not fill, or whose source window sticks out of the row, is done element by element,
- * one a lane: only the first and last of a chunk can be.
+ * Lanes own groups of V elements, cut so that each group's destination is aligned. A group that the
+ * chunk does not fill, or whose source window extends beyond the row, is done element by element,
+ * one per lane. Only the first and last group of a chunk can be such.
  */
 #ifndef WARPOOL_TILE_CUH
 #define WARPOOL_TILE_CUH
@@ -21,20 +21,20 @@ struct Row {
     u64 index; /* number of the first element */
 };
 
-/* Elements [low, high), of those that may be read [low_read, high_read), counted from `src`. */
+/* Elements [low, high); [low_read, high_read) may be read. Counted from `src`. */
 struct Chunk {
-    u64 src; /* where the first group starts, perhaps before the row */
+    u64 src; /* start of the first group, perhaps before the row */
     u64 dst; /* a multiple of the group */
     u64 index;
     int low, high, low_read, high_read;
 };
 
-/* Chunk `c` of `row`, chunks being `size` elements; `most`, if more, are its elements if it is the last. */
+/* Chunk `c` of `row`, in chunks of `size` elements; the last chunk has `most` elements if that is more. */
 template <class S, class D>
 __device__ __forceinline__ Chunk chunk_of(const Row &row, u32 c, int size, int most) {
     const int phase = (int)phase_of<S, D>(row.dst);
     const i64 first = (i64)((u64)c * size) - phase;
-    const i64 left = (i64)row.count - first; /* of the row */
+    const i64 left = (i64)row.count - first; /* elements left in the row */
     const int low = first < 0 ? phase : 0;
     constexpr int V = Shape<S, D>::V;
     return {row.src + first * (S::SIZE / 8), row.dst + first * (D::SIZE / 8), row.index + first, low,
@@ -42,7 +42,7 @@ __device__ __forceinline__ Chunk chunk_of(const Row &row, u32 c, int size, int m
             left < size + V ? (int)left : size + V};
 }
 
-/* The groups [begin, end) that are whole. */
+/* The whole groups [begin, end). */
 struct Whole {
     int begin, end;
 };
@@ -59,7 +59,7 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c, int size, bool is_
     return w;
 }
 
-/* The elements that no whole group covers: `before`, those at the beginning, and from `second` on the others. */
+/* The elements outside whole groups: `before` at the beginning, and from `second` on at the end. */
 struct Ends {
     int low, before, second, count;
     WP_HD int element(int i) const { return i < before ? low + i : second + (i - before); }
@@ -96,9 +96,9 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
 }
 
 /*
- * The vectors from group `first` on, one more than there are groups, where the source is not aligned: of the
- * aligned vectors around it each is loaded once. The one at w.end belongs to the last group; of the last only
- * lane 0's is asked for.
+ * The vectors from group `first` on, one more than there are groups, if the source is not aligned: each
+ * aligned vector around it is loaded once. The one at w.end belongs to the last group; of the last vector
+ * only lane 0's is loaded.
  */
 template <class S, class D, int N>
 __device__ __forceinline__ void load_shifted(Words<typename S::Bits, Shape<S, D>::V> (&x)[N], const Chunk &c, const Whole &w,
@@ -114,7 +114,7 @@ __device__ __forceinline__ void load_shifted(Words<typename S::Bits, Shape<S, D>
         if (g <= w.end && (u < N - 1 || lane == 0))
             x[u] = load_words<typename S::Bits, V>(base + (i64)g * (i64)sizeof(Own), kept);
     }
-    /* Groups take the vectors two by two: what follows a group's is the next one's. */
+    /* Groups use the vectors in pairs: the second vector of a group is the first of the next. */
 #pragma unroll
     for (int u = 0; u + 1 < N; u++) x[u] = bits_as<Own>(shifted(x[u], of_next_lane(x[u], x[u + 1], lane), off));
 }
@@ -140,7 +140,7 @@ __device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, 
     }
 }
 
-/* What no whole group covers: a few elements at either end. */
+/* The elements outside whole groups: a few at either end. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_ends(const Chunk &c, const Ends &ends, int lane, Op &op) {
 #pragma unroll 1
@@ -151,8 +151,8 @@ __device__ __forceinline__ void convert_ends(const Chunk &c, const Ends &ends, i
 }
 
 /*
- * Groups, shifted or not, and ends by one copy of a long operation's code, which is most of what a build
- * takes. An element at an end is a group of V times itself, of which one result is stored.
+ * Groups, shifted or not, and the ends by one copy of a long operation's code, whose compilation takes
+ * most of a build. An element at an end is a group of V copies of itself, of which one result is stored.
  */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_rolled(const Chunk &c, const Whole &w, const Ends &ends, bool is_shifted, int lane,
@@ -198,7 +198,7 @@ __device__ __forceinline__ void convert_rolled(const Chunk &c, const Whole &w, c
     }
 }
 
-/* Whole groups among the first `size` elements; what is left after them is done one by one. */
+/* Whole groups among the first `size` elements; the elements after them are done one by one. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_chunk(const Chunk &c, int size, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V;

@@ -1,13 +1,13 @@
 /*
- * transpose_kernel.cuh: conversion into rows and columns at once, a tile a block.
+ * transpose_kernel.cuh: conversion into rows and columns at once, one tile per block.
  *
- * A tile is as many rows and columns as make 128 bytes of results, so that both sides are stored in
- * whole lines. Its results lie in shared memory by rows of 32 words. A thread takes a column of words,
- * a run of rows long, and turns it: 4 x 16 results of 8 bits or 2 x 8 of 16 become 4 or 2 stores of
- * 16 bytes.
+ * A tile has as many rows and columns as make 128 bytes of results, so that both sides are stored in
+ * whole lines. Its results are in shared memory in rows of 32 words. A thread takes a column of words
+ * over a run of rows and transposes it: 4 x 16 results of 8 bits or 2 x 8 of 16 become 4 or 2 stores
+ * of 16 bytes.
  *
- * The 32 lanes of a warp take 4 neighbouring words of 8 runs. Word w of row r lies at w ^ 4 (r / RUN),
- * so that at any one time these are in all 32 banks, and so is a row that is written.
+ * The 32 lanes of a warp take 4 adjacent words of 8 runs. Word w of row r is at w ^ 4 (r / RUN), so
+ * that these are always in all 32 banks, and so is a row that is written.
  */
 #ifndef WARPOOL_TRANSPOSE_KERNEL_CUH
 #define WARPOOL_TRANSPOSE_KERNEL_CUH
@@ -18,12 +18,12 @@ namespace wp {
 
 template <class D>
 struct Turned {
-    static constexpr int PER_WORD = 32 / D::SIZE; /* results of a word, and columns of a thread */
-    static constexpr int RUN = 128 / D::SIZE;     /* rows of a thread: 16 bytes of results */
+    static constexpr int PER_WORD = 32 / D::SIZE; /* results per word, and columns per thread */
+    static constexpr int RUN = 128 / D::SIZE;     /* rows per thread: 16 bytes of results */
     static constexpr int SIDE = 8 * RUN;          /* rows and columns of a tile */
 };
 
-constexpr int TILE_WORDS = 32; /* of a row */
+constexpr int TILE_WORDS = 32; /* per row */
 
 template <class D>
 __device__ __forceinline__ u32 word_place(u32 row, u32 word) {
@@ -31,15 +31,15 @@ __device__ __forceinline__ u32 word_place(u32 row, u32 word) {
 }
 
 struct Sides {
-    bool src, plain, transposed; /* whether every row of it is aligned to what a thread uses at once */
+    bool src, plain, transposed; /* whether every row of it is aligned to a thread's accesses */
 };
 
-/* V results of a row: stored plainly, and into the tile. */
+/* Stores V results of a row to `plain` and into the tile. */
 template <class D, int V>
 __device__ __forceinline__ void place_results(const wp_transpose &a, bool aligned, u64 row, u64 col, u32 *tile, u32 at,
                                               const Vector<typename D::Bits, V> &y) {
     static_assert(V % Turned<D>::PER_WORD == 0 && V <= 4 * Turned<D>::PER_WORD, "a thread's words lie side by side");
-    /* As one number: nvcc stores the results of 8 bits one by one otherwise. */
+    /* As one number, because nvcc stores results of 8 bits one by one otherwise. */
     using R = typename Raw<sizeof(y)>::Type;
     *(R *)(tile + at) = bits_as<R>(y);
     if (a.plain == 0 || row >= a.rows || col >= a.cols) return;
@@ -96,8 +96,8 @@ __device__ __forceinline__ void store_turned(const wp_transpose &a, bool aligned
 }
 
 /*
- * All loads of a round are on their way before any is looked at: as words, since to take values of 16 bits apart in
- * the branch that loads them is to wait for them there.
+ * All loads of a round are started before any is used. They are words: extracting 16-bit values in the branch that
+ * loads them would wait for them there.
  */
 template <class S, class D>
 __global__ void __launch_bounds__(QUANT_THREADS, 3)
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, 3)
     const u32 own = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const float inverse = a.scale != 0 ? scale_given(*(const float *)a.scale).inverse : 1.0f;
     const u64 c = col + lane * V;
-    wp_quantize from = {}; /* as load_slots takes it */
+    wp_quantize from = {}; /* in the form that load_slots takes */
     from.values = a.src;
     from.values_pitch = a.src_pitch;
     from.rows = a.rows;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, 3)
             }
             place_results<D, V>(a, sides.plain, row + r, c, tile, word_place<D>(r, lane * V / Turned<D>::PER_WORD), y);
         };
-        constexpr bool LONG = WORKED_OUT<D> && D::SIZE == 8; /* as ops.cuh has it */
+        constexpr bool LONG = WORKED_OUT<D> && D::SIZE == 8; /* see ops.cuh */
         if (how.rounding == WP_NEAREST) {
             in_turn<LONG>(words, [&](int u, const auto &now) { slot(Known<true>(), u, now); });
         } else {

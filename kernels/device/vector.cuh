@@ -1,10 +1,10 @@
 /*
- * vector.cuh: vectors of elements, loaded and stored in one instruction whatever the alignment of
- * the source.
+ * vector.cuh: vectors of elements, loaded and stored by one instruction, also if the source is not
+ * aligned.
  *
- * A source that is not aligned to its vector lies in two aligned vectors. The lanes of a warp load one
- * of them each, take the second from the next lane, and shift both into place: loading the second as
- * well made the multiprocessor the limit (e4m3 to f16: 0.68 of a copy, against 0.94 now).
+ * A source that is not aligned to its vector spans two aligned vectors. Each lane of a warp loads one
+ * of them, takes the second from the next lane, and shifts both into place. Loading the second too
+ * made the multiprocessor the bottleneck (e4m3 to f16: 0.68 of a copy, against 0.94 now).
  */
 #ifndef WARPOOL_VECTOR_CUH
 #define WARPOOL_VECTOR_CUH
@@ -33,16 +33,15 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector {
 /*
  * How long the L2 cache keeps lines that are read once.
  *
- * FIRST_OUT lines leave before any other. That spares what else the cache holds, but it also leaves
- * the cache to the lines that are stored, which then go to memory late and out of order; and a cache
- * that has come to hold them only stays so from launch to launch, whatever ran before. IN_TURN lines
- * leave as others do, so stored lines, which are FIRST_OUT, leave at once. Of a copy, 1 GiB, f32 to
- * f16, measured on an H200:
- *   launched behind                     FIRST_OUT   IN_TURN   last out
+ * FIRST_OUT lines leave before all others. That keeps the rest of the cache, but it also fills the cache
+ * with stored lines, which then go to memory late and out of order; and a cache full of them stays so
+ * from launch to launch. IN_TURN lines leave like others, so stored lines, which are FIRST_OUT, leave
+ * at once. Fraction of a copy's speed, 1 GiB, f32 to f16, measured on an H200:
+ *   launched after                      FIRST_OUT   IN_TURN   last out
  *   a copy of 1 GiB, or nothing         0.93-0.94    1.017     1.028
  *   many copies of 30 MB                  1.024      1.017     1.028
- * Lines that leave last are better still, but slow down what runs afterwards: a kernel that reads the
- * same 40 MB again and again took 10.6 us a pass, against 8.6 us, after thirty passes.
+ * Lines that leave last are better still, but slow down later work: after thirty passes, a kernel that
+ * reads the same 40 MB repeatedly took 10.6 us per pass instead of 8.6 us.
  */
 enum class Kept { FIRST_OUT, IN_TURN };
 
@@ -82,7 +81,7 @@ __device__ __forceinline__ void store_streaming(u64 address, const Vector<T, N> 
     }
 }
 
-/* A vector of N elements of T as words, so that moving it about does not take it apart. */
+/* A vector of N elements of T as words, so that moving it does not split it up. */
 template <class T, int N>
 struct Words {
     static constexpr int COUNT = sizeof(T) * N / 4;
@@ -96,9 +95,9 @@ __device__ __forceinline__ Words<T, N> load_words(u64 address, Kept kept) {
 }
 
 /*
- * each(u, x[u]) for all U, in turn. With ROLLED as a loop over `count` of them, in which what is left
- * moves down a place: the code of a long body is there once, which is most of what a build takes, and
- * loads are still under way together. An index would put the values into memory.
+ * Calls each(u, x[u]) for all U, in turn. With ROLLED, in a loop over `count` of them, which moves
+ * the rest down by one place: the code of a long body exists once, and its compilation takes most of
+ * a build, while loads are still in flight together. An index would put the values into local memory.
  */
 template <bool ROLLED, class T, int U, class Each>
 __device__ __forceinline__ void in_turn(T (&x)[U], const Each &each, int count = U) {
@@ -115,7 +114,7 @@ __device__ __forceinline__ void in_turn(T (&x)[U], const Each &each, int count =
     }
 }
 
-/* The words of the next lane; in the last one those of lane 0 in `beyond`. For whole warps. */
+/* The words of the next lane; in the last lane, those of lane 0 in `beyond`. For whole warps. */
 template <class T, int N>
 __device__ __forceinline__ Words<T, N> of_next_lane(const Words<T, N> &own, const Words<T, N> &beyond, int lane) {
     Words<T, N> next;
@@ -125,7 +124,7 @@ __device__ __forceinline__ Words<T, N> of_next_lane(const Words<T, N> &own, cons
     return next;
 }
 
-/* The vector that starts `off` bytes into `low` and goes on in `high`. */
+/* The vector that starts `off` bytes into `low` and continues in `high`. */
 template <class T, int N>
 __device__ __forceinline__ Vector<T, N> shifted(const Words<T, N> &low, const Words<T, N> &high, unsigned off) {
     constexpr int WORDS = Words<T, N>::COUNT;
@@ -135,7 +134,7 @@ __device__ __forceinline__ Vector<T, N> shifted(const Words<T, N> &low, const Wo
         x[i] = low.w[i];
         x[WORDS + i] = high.w[i];
     }
-    /* By selects: an index would put the words into memory. */
+    /* By selects, because an index would put the words into local memory. */
     if constexpr (WORDS == 4) {
 #pragma unroll
         for (int i = 0; i < 6; i++) x[i] = off & 8 ? x[i + 2] : x[i];
@@ -151,7 +150,10 @@ __device__ __forceinline__ Vector<T, N> shifted(const Words<T, N> &low, const Wo
     return bits_as<Vector<T, N>>(out);
 }
 
-/* Asks L2 for `bytes` from `address` on. The ends may lie anywhere: both are in 16 bytes that are read. */
+/*
+ * Prefetches `bytes` from `address` on into L2. The ends may lie anywhere: both are within 16 bytes that
+ * are read.
+ */
 __device__ __forceinline__ void prefetch(u64 address, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
     const u64 first = address & ~15ull;
@@ -160,7 +162,7 @@ __device__ __forceinline__ void prefetch(u64 address, u32 bytes) {
 #endif
 }
 
-/* Reads first: many stores to one word queue up behind each other, some 10 ns each (measured). */
+/* Reads first: many stores to one word queue up, at about 10 ns each (measured). */
 __device__ __forceinline__ void set_flag(u32 *flag) {
     volatile u32 *place = flag;
     if (*place == 0) *place = 1;

@@ -12,8 +12,8 @@ WP_HD double power_f64(int power) { return bits_as<double>((u64)(power + 1023) <
 
 /*
  * A subnormal of S as a normal number of D (F32 or F64): its integer significand, converted
- * exactly, times a power of two. No subnormal enters the arithmetic, so that a flush-to-zero mode
- * set by the application changes nothing.
+ * exactly, times a power of two. No subnormal enters the arithmetic, so a flush-to-zero mode set by
+ * the application changes nothing.
  */
 template <class S, class D>
 WP_HD typename D::Bits widen_subnormal(u32 significand) {
@@ -33,7 +33,7 @@ WP_HD typename D::Bits widen_rebias(typename S::Bits x) {
     const B magnitude = (B)(x & (typename S::Bits)~S::SIGN);
     const B sign = (B)(x & S::SIGN) << (D::SIZE - S::SIZE);
     B wide = (magnitude << (D::MAN - S::MAN)) + ((B)(D::BIAS - S::BIAS) << D::MAN);
-    /* Of any significand, so that the arithmetic stays out of the selection. */
+    /* Computed for any significand, so that the arithmetic is outside the selection. */
     const B subnormal = widen_subnormal<S, D>((u32)magnitude & ((1u << S::MAN) - 1));
     wide = magnitude >> S::MAN == 0 ? subnormal : wide;
     if (INFINITY_IN_S) wide = magnitude == S::OVERFLOW ? D::OVERFLOW : wide;
@@ -41,7 +41,7 @@ WP_HD typename D::Bits widen_rebias(typename S::Bits x) {
     return nan ? D::QNAN : wide | sign;
 }
 
-/* `x`, bits of S, as the bits of D. */
+/* Converts `x`, bits of S, to bits of D. */
 template <class S, class D>
 WP_HD typename D::Bits widen(typename S::Bits x) {
     using B = typename D::Bits;
@@ -52,7 +52,7 @@ WP_HD typename D::Bits widen(typename S::Bits x) {
         return (B)x << 16;
     } else if constexpr (SAME<S, E5M2> && SAME<D, F16>) {
         return (x & 0x7F) > S::OVERFLOW ? D::QNAN : (B)(x << 8);
-    } else if constexpr (SAME<D, BF16>) { /* 8-bit formats: what an F32 of theirs has is in its upper half */
+    } else if constexpr (SAME<D, BF16>) { /* 8-bit formats: their value in F32 uses only the upper half */
         return (B)(widen_rebias<S, F32>(x) >> 16);
     } else if constexpr (SAME<D, F16>) { /* E4M3: all its values are normal numbers of F16, or 0 */
         const u32 wide = widen_rebias<S, F32>(x);

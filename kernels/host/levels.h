@@ -1,8 +1,8 @@
 /*
- * levels.h: the instruction sets that the host kernels are compiled for, and which to take.
+ * levels.h: the instruction sets that the host kernels are compiled for, and the choice among them.
  *
- * The element code is compiled for the baseline and again for AVX2 and AVX-512; the widest that the
- * processor has is taken. All give the same bits.
+ * The element code is compiled for the baseline, for AVX2 and for AVX-512; the widest that the
+ * processor has is used. All return the same bits.
  */
 #ifndef WARPOOL_LEVELS_H
 #define WARPOOL_LEVELS_H

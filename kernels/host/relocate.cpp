@@ -1,5 +1,5 @@
-// Moves, slides, patches and scattered stores on the calling thread, byte for byte what the
-// kernels of relocate.cu do.
+// Moves, slides, patches and scattered stores on the calling thread, with the same result as the
+// kernels of relocate.cu.
 #include <string.h>
 
 #include "device/move.cuh"

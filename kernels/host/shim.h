@@ -19,7 +19,7 @@
 #endif
 
 /*
- * Whether the fault of this name is put in: never, but in the host kernels of a build under
+ * Whether the fault with this name is inserted: never, except in the host kernels of a build under
  * `--cfg warpool_seeded`, where the environment variable WARPOOL_SEEDED names it (src/seeded.rs).
  */
 #if defined(WP_SEEDED_FAULTS) && !defined(__CUDACC__)
@@ -44,8 +44,8 @@ using u64 = wp_u64;
 using i64 = long long;
 
 /*
- * The bits of one value as another type of the same size. By reference: a copy of an array of bytes is
- * made byte by byte, and nvcc does not always put it together again.
+ * The bits of one value as another type of the same size. By reference: an array of bytes is copied
+ * byte by byte, and nvcc does not always join it again.
  */
 template <class To, class From>
 WP_HD To bits_as(const From &from) {

@@ -1,7 +1,7 @@
 /*
  * convert.cpp: conversion on the host device.
  *
- * Where F16C does a whole conversion it is used, with the NaN replaced; see levels.h for the rest.
+ * F16C is used where it does a whole conversion, with the NaN replaced; see levels.h for the rest.
  */
 #include "device/fuse.cuh"
 #include "device/pairs.cuh"
@@ -24,7 +24,10 @@ struct Run {
 /* The loop itself; inlined into a function per level. */
 template <class S, class D, class Mode>
 WP_HD void loop(const Run &run, const Mode &how) {
-    /* Copies, which stores through `dst` cannot be taken to change: else nothing is vectorised. */
+    /*
+     * Copies, because stores through `dst` could change the originals, which would prevent
+     * vectorisation.
+     */
     const Mode mode = how;
     const u64 count = run.count;
     const typename S::Bits *__restrict__ src = (const typename S::Bits *)run.src;
@@ -50,7 +53,7 @@ WP_AVX512 void loop_avx512(const Run &run, const Mode &mode) {
     loop<S, D>(run, mode);
 }
 
-/* F32 to F16, nearest: F16C keeps NaN payloads, so NaN is put in after. */
+/* F32 to F16, nearest: F16C keeps NaN payloads, so NaN is replaced afterwards. */
 WP_AVX2 void f32_to_f16(const Run &run) {
     const u32 *src = (const u32 *)run.src;
     u16 *dst = (u16 *)run.dst;
@@ -89,7 +92,7 @@ WP_AVX2 void f16_to_f32(const Run &run) {
 template <class S, class D, class Mode>
 void convert_run(const Run &run, const Mode &mode);
 
-/* F16 to D in strips through F32, which F16C makes. */
+/* F16 to D in strips, through F32, which F16C computes. */
 template <class D, class Mode>
 void f16_through_f32(const Run &run, const Mode &mode) {
     constexpr u64 STRIP = 1024;
@@ -166,7 +169,7 @@ void fused_run(const Run &run, const Mode &mode, float scale, float bias, u32 *b
     fused_loop<S, D>(run, mode, scale, bias, block_amax, found);
 }
 
-/* One run in the mode that was asked for. */
+/* One run in the requested mode. */
 template <class S, class D, class Each>
 void with_mode(u32 rounding, bool exact, const Each &each) {
     if (exact || rounding == WP_NEAREST) return each(Nearest());

@@ -1,4 +1,7 @@
-/* feedback.cpp: gradients to codes, with what the codes lost before, on the host device. */
+/*
+ * feedback.cpp: gradients to codes, including the rounding errors of earlier codes, on the host
+ * device.
+ */
 #include "device/feedback.cuh"
 #include "device/pairs.cuh"
 #include "device/philox.cuh"

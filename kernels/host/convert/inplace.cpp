@@ -9,7 +9,7 @@ namespace {
 
 constexpr u64 STRIP = 1024;
 
-/* Bytes of an element; 0 for a number that names no format. */
+/* Bytes of an element; 0 if the number is no format. */
 u64 size_of(u32 type) {
     switch (type) {
         case WP_F64: return 8;

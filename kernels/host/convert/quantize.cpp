@@ -14,7 +14,7 @@ struct Part {
 
 u64 least(u64 a, u64 b) { return a < b ? a : b; }
 
-/* visit(part) for every part of the tensor. */
+/* Calls visit(part) for every part of the tensor. */
 template <class Visit>
 void every_part(const wp_quantize &a, const Visit &visit) {
     const u64 square = 128;
@@ -35,7 +35,7 @@ u32 wide(const wp_quantize &a, u64 row, u64 col) {
     return widen<S, F32>(((const typename S::Bits *)(a.values + row * a.values_pitch))[col]);
 }
 
-/* Magnitudes of what is below and above zero. */
+/* The magnitudes of the smallest value, at most 0, and of the largest, at least 0. */
 struct Ends {
     u32 low, high;
 };
@@ -55,7 +55,7 @@ Ends ends_of(const wp_quantize &a, const Part &p) {
     return ends;
 }
 
-/* Codes come in the order of their places, so the first of a byte sets it. */
+/* Codes come in order, so the first code of a byte sets it. */
 template <class Q>
 void put(u8 *row, u64 col, u32 code) {
     if constexpr (Q::SIZE == 8) {
@@ -163,7 +163,7 @@ void dequantize(const wp_quantize &a) {
 
 template <class Visit>
 int with_both(const wp_quantize &a, const Visit &visit) {
-    /* Rows without elements are not walked through. */
+    /* If rows have no elements, none is visited. */
     if (a.rows == 0 || a.cols == 0) return WP_OK;
     return with_values(a.type, WP_INVALID, [&](auto s) {
         return with_codes(a.format, WP_INVALID, [&](auto q) {
@@ -173,7 +173,7 @@ int with_both(const wp_quantize &a, const Visit &visit) {
     });
 }
 
-/* one(tensor) for every tensor of a table, each with what the launch says of it. */
+/* Calls one(tensor) for every tensor of a table, each with the launch's arguments. */
 template <class One>
 int every_job(const wp_quantize &t, bool quantize, const One &one) {
     if (!is_table(t, quantize)) return WP_INVALID;
