@@ -6,18 +6,20 @@ mod execute;
 mod gather;
 mod join;
 mod make_room;
+mod move_table;
 mod mover;
 mod plan;
 #[cfg(feature = "sanitize")]
 mod sanitizer_hooks;
 mod speculative_plan;
-mod table;
 mod task;
 
 pub use budget::Budget;
 pub use execute::Moved;
 pub(crate) use execute::{Ahead, step};
 pub(crate) use join::join;
+#[doc(hidden)]
+pub use move_table::{MOVE_ALIGN, MoveTable, SlideTable};
 pub(crate) use mover::Mover;
 pub use plan::Goal;
 #[doc(hidden)]
@@ -25,6 +27,4 @@ pub use plan::layout::{Extent, Kind, Layout};
 #[doc(hidden)]
 pub use plan::{Batch, CostModel, Move, Plan, Planner};
 pub(crate) use speculative_plan::{SpeculativePlan, Survey, survey};
-#[doc(hidden)]
-pub use table::{MOVE_ALIGN, MoveTable, SlideTable};
 pub(crate) use task::{Aim, KeptPlan, Owners, Task, layout_with};

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use super::move_table::{MoveTable, SlideTable};
 use super::plan::{Batch, Move, VOID};
-use super::table::{MoveTable, SlideTable};
 use crate::device::{Addr, COMPACTION, Device, Event, Launch, Overhead, Scratch, Stream, beside};
 use crate::driver::abi;
 use crate::error::Result;

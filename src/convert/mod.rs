@@ -29,6 +29,7 @@
 #![doc = include_str!("../../docs/formats.md")]
 
 mod codes;
+mod convert_table;
 mod element;
 mod fp8;
 mod fused;
@@ -42,12 +43,12 @@ mod quantize_table;
 mod rows;
 mod scaler;
 mod strided;
-mod table;
 mod transpose;
 
 pub use crate::pool::{Rows, RowsMut};
 use crate::pool::{View, ViewMut};
 pub use codes::{Quantize, Wide};
+pub use convert_table::ConvertTable;
 pub use element::{ConvertTo, E4m3, E5m2, Element};
 pub use fused::{Fused, FusedTo};
 pub use integer::{Grouping, I4, Integer, dequantize_integers, quantize_integers};
@@ -61,5 +62,4 @@ pub use quantize_table::{DequantizeTable, QuantizeTable};
 pub use rows::{convert, convert_fused, convert_rows};
 pub use scaler::{GradScaler, Gradients, PendingState, ScalerConfig, ScalerState};
 pub use strided::{Strided, StridedMut, convert_strided};
-pub use table::ConvertTable;
 pub use transpose::{Narrow, Transpose, cast_transpose};

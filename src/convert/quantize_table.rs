@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use super::codes::{Plan, Quantize, Wide, enough};
+use super::convert_table::uses_of;
 use super::mx::{self, BlockScales, E8m0, MxElement};
 use super::quantize::{self, Float8, Scales, ScalesMut};
-use super::table::uses_of;
 use super::{Rows, RowsMut, View, ViewMut};
 use crate::device::{Launch, Stream, TableUses, Use};
 use crate::driver::abi;

@@ -11,8 +11,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::convert_table::{cut, upload};
 use super::fused::Fused;
-use super::table::{cut, upload};
 use super::{View, ViewMut, Wide};
 use crate::device::{Event, Launch, Stream, TableUses, Use, ordered};
 use crate::driver::abi;

@@ -1,6 +1,6 @@
 //! Memory that sleeps: new operations on it are refused, and earlier ones are waited for.
 //!
-//! An operation first adds itself to the count of operations that are queueing work on its stream (`Giving`),
+//! An operation first adds itself to the count of operations that are queueing work on its stream (`Queueing`),
 //! and then checks whether its memory is suspended. A thread that suspends memory does the reverse: it sets
 //! the flag, then waits until no stream has such an operation. So each operation either sees the flag, or has
 //! queued its work before the host waits for all streams.
@@ -25,26 +25,26 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Counts an operation that is queueing work on a stream, until it is dropped. Counts only on a device with a
 /// pool that may sleep, at the cost of two atomic operations. The device is marked before such a pool has a
 /// block.
-pub(crate) struct Giving<'t>(Option<&'t AtomicU64>);
+pub(crate) struct Queueing<'t>(Option<&'t AtomicU64>);
 
-impl<'t> Giving<'t> {
+impl<'t> Queueing<'t> {
     #[inline]
     pub(crate) fn begin(timeline: &'t Timeline) -> Self {
         if !timeline.device.may_sleep() {
             return Self(None);
         }
         let count = timeline.device.inner.counted_in.load(Ordering::SeqCst);
-        let giving = &timeline.giving[count as usize];
-        giving.fetch_add(1, Ordering::SeqCst);
-        Self(Some(giving))
+        let queueing = &timeline.queueing[count as usize];
+        queueing.fetch_add(1, Ordering::SeqCst);
+        Self(Some(queueing))
     }
 }
 
-impl Drop for Giving<'_> {
+impl Drop for Queueing<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(giving) = self.0 {
-            giving.fetch_sub(1, Ordering::SeqCst);
+        if let Some(queueing) = self.0 {
+            queueing.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -122,9 +122,10 @@ impl Device {
         let began = Instant::now();
         for count in 0..2 {
             self.inner.counted_in.store(1 - count, Ordering::SeqCst);
-            let giving = |it: &Arc<Timeline>| it.giving[count as usize].load(Ordering::SeqCst) > 0;
+            let queueing =
+                |it: &Arc<Timeline>| it.queueing[count as usize].load(Ordering::SeqCst) > 0;
             let mut looks = 0;
-            while all.iter().any(giving) && !seeded!("operations-under-way-not-waited-for") {
+            while all.iter().any(queueing) && !seeded!("operations-under-way-not-waited-for") {
                 if began.elapsed() > PATIENCE {
                     let why = "it is being given work, which does not end";
                     return Err(Error::invalid("stream", why));

@@ -101,15 +101,15 @@ impl Recorder {
     /// error of the driver. The stream is then unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
-        timeline.refuse_while_giving()?;
+        timeline.refuse_while_outside()?;
         let mut entering = lock(&timeline.entering);
-        if entering.giving > 0 {
+        if entering.outside > 0 {
             // Those threads may wait for the stream that runs this host call, or run the call
             // themselves.
             host_call::may_wait()?;
             entering.waiting += 1;
-            while entering.giving > 0 {
-                entering = wait(&timeline.given, entering);
+            while entering.outside > 0 {
+                entering = wait(&timeline.outside_left, entering);
             }
             entering.waiting -= 1;
         }

@@ -31,6 +31,7 @@ mod cuda;
 mod event;
 mod exchange;
 mod graph;
+mod handle_table;
 mod host;
 mod host_call;
 pub(crate) mod launch;
@@ -44,7 +45,6 @@ mod scratch;
 pub mod sim;
 mod stream;
 mod structure;
-mod table;
 mod ticks;
 mod timeline;
 
@@ -59,7 +59,7 @@ use std::sync::{Arc, Weak};
 pub use access::{Access, AccessKind, Note};
 pub(crate) use access_entries::raise;
 pub(crate) use access_log::{AccessLog, Left};
-pub(crate) use awake::Giving;
+pub(crate) use awake::Queueing;
 #[doc(hidden)]
 pub use backend::{Backend, HandleCounts};
 pub use backend::{DeviceInfo, DeviceKind};

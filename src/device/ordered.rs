@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
-use super::awake::Giving;
+use super::awake::Queueing;
 use super::records::Held;
 use super::stream::OutsideCapture;
 use super::structure::Awake;
@@ -199,7 +199,7 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool, since:
     }
     drop(UnderWay {
         stream,
-        _giving: Giving::begin(timeline),
+        _queueing: Queueing::begin(timeline),
         uses: &uses,
         table: None,
         captures: since,
@@ -215,7 +215,7 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool, since:
 struct UnderWay<'u, 'a, 't> {
     stream: &'u StreamCore,
     /// Keeps the memory from falling asleep until the work is queued.
-    _giving: Giving<'u>,
+    _queueing: Queueing<'u>,
     uses: &'u [Option<Use<'a>>],
     table: Option<&'u mut TableUses<'t>>,
     /// The stream's count of captures begun and ended, when the operation began.
@@ -238,7 +238,7 @@ fn begin<'u, 'a, 't>(
         used.check(stream)?;
     }
     let timeline = &*stream.timeline;
-    let giving = Giving::begin(timeline);
+    let queueing = Queueing::begin(timeline);
     if stream.device.has_suspended() {
         let tensors = table.iter().flat_map(|table| &table.tensors);
         let mut all = uses.iter().flatten().chain(tensors);
@@ -246,7 +246,7 @@ fn begin<'u, 'a, 't>(
     }
     let mut under_way = UnderWay {
         stream,
-        _giving: giving,
+        _queueing: queueing,
         uses: &[],
         table: None,
         captures: timeline.captures(),
@@ -404,7 +404,7 @@ impl UnderWay<'_, '_, '_> {
         }
         let turn = stream.device.inner.turns.take();
         for graph in self.graphs.drain(..) {
-            graph.tell(timeline, tick);
+            graph.report(timeline, tick);
             graph.count(false);
         }
         stream.device.inner.turns.tell();

@@ -23,10 +23,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::access_entries::raise;
-use super::awake::Giving;
+use super::awake::Queueing;
 use super::lock;
 use super::structure::{
-    Awake, GraphRecord, LastGiven, Recorder, StreamCore, TableRecord, Timeline, Turns,
+    Awake, GraphRecord, LastQueued, Recorder, StreamCore, TableRecord, Timeline, Turns,
 };
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -35,7 +35,7 @@ use crate::sync::{Mutex, MutexGuard, latch, wait};
 /// A tick that means: everything queued on the stream by the time it is resolved.
 const WHATEVER_IS_OPEN: u64 = u64::MAX;
 
-fn resolved(mark: &LastGiven) -> LastGiven {
+fn resolved(mark: &LastQueued) -> LastQueued {
     let tick = match mark.1 {
         WHATEVER_IS_OPEN => mark.0.last_tick(),
         tick => tick,
@@ -44,7 +44,7 @@ fn resolved(mark: &LastGiven) -> LastGiven {
 }
 
 impl TableRecord {
-    pub(crate) fn last(&self) -> Option<LastGiven> {
+    pub(crate) fn last(&self) -> Option<LastQueued> {
         latch(&self.last).clone()
     }
 
@@ -84,7 +84,7 @@ impl GraphRecord {
         })
     }
 
-    pub(crate) fn last(&self) -> Option<LastGiven> {
+    pub(crate) fn last(&self) -> Option<LastQueued> {
         lock(&self.state).last.as_ref().map(resolved)
     }
 
@@ -104,7 +104,7 @@ impl GraphRecord {
     pub(super) fn is_done(&self) -> bool {
         // First: the last launch is final then.
         let is_over = self.is_over();
-        let is_past = |(on, tick): LastGiven| {
+        let is_past = |(on, tick): LastQueued| {
             on.done() >= tick || on.poll(tick, u64::MAX).is_ok_and(|done| done >= tick)
         };
         is_over && self.last().is_none_or(is_past)
@@ -115,17 +115,17 @@ impl GraphRecord {
         let peers = {
             let mut state = lock(&self.state);
             state.over = true;
-            state.told.clear();
+            state.reported.clear();
             std::mem::take(&mut state.peers)
         };
         drop(peers);
     }
 
     /// Makes the next launch wait for `tick`.
-    pub(super) fn tell(&self, timeline: &Arc<Timeline>, tick: u64) {
+    pub(super) fn report(&self, timeline: &Arc<Timeline>, tick: u64) {
         let mut state = lock(&self.state);
         if !state.over && !seeded!("graph-not-told-of-a-use") {
-            raise(&mut state.told, timeline, tick);
+            raise(&mut state.reported, timeline, tick);
         }
     }
 
@@ -136,7 +136,7 @@ impl GraphRecord {
 
     /// Ends a hold: the next launch waits for everything queued on the stream so far.
     fn let_go(&self, timeline: &Arc<Timeline>) {
-        self.tell(timeline, timeline.queued_tick());
+        self.report(timeline, timeline.queued_tick());
         let holders = &mut lock(&self.state).holders;
         if let Some(at) = holders.iter().position(|on| on.uid == timeline.uid) {
             holders.swap_remove(at);
@@ -154,7 +154,7 @@ impl GraphRecord {
             }
             let last = last.filter(|_| !seeded!("graphs-meet-without-their-last-launch"));
             if let Some((timeline, tick)) = last {
-                raise(&mut state.told, &timeline, tick);
+                raise(&mut state.reported, &timeline, tick);
             }
         }
     }
@@ -195,7 +195,7 @@ impl GraphRecord {
         // No capture of the stream may begin before the launch is queued.
         let _outside = stream.outside_capture()?;
         let timeline = &stream.timeline;
-        let _giving = Giving::begin(timeline);
+        let _queueing = Queueing::begin(timeline);
         self.check_awake()?;
         self.wait_on(timeline)?;
         let outcome = work();
@@ -232,11 +232,11 @@ impl GraphRecord {
     }
 
     fn wait_on(&self, timeline: &Timeline) -> Result<()> {
-        let marks: Vec<LastGiven> = {
+        let marks: Vec<LastQueued> = {
             let state = lock(&self.state);
             let held = |on: &Arc<Timeline>| resolved(&(Arc::clone(on), WHATEVER_IS_OPEN));
-            let told = state.told.iter().chain(&state.last).map(resolved);
-            told.chain(state.holders.iter().map(held)).collect()
+            let reported = state.reported.iter().chain(&state.last).map(resolved);
+            reported.chain(state.holders.iter().map(held)).collect()
         };
         marks
             .iter()
@@ -249,12 +249,12 @@ impl GraphRecord {
             if !seeded!("graph-launch-not-recorded") {
                 state.last = Some((Arc::clone(timeline), tick));
             }
-            state.told.clear();
+            state.reported.clear();
             state.peers.retain(|peer| !peer.is_over());
             state.peers.clone()
         };
         for peer in peers {
-            peer.tell(timeline, tick);
+            peer.report(timeline, tick);
         }
     }
 }

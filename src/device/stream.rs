@@ -49,11 +49,11 @@ impl StreamCore {
     pub(crate) fn outside_capture(&self) -> Result<OutsideCapture<'_>> {
         let mut entering = lock(&self.timeline.entering);
         self.refuse_under_capture()?;
-        if entering.waiting > 0 && self.timeline.refuse_while_giving().is_ok() {
+        if entering.waiting > 0 && self.timeline.refuse_while_outside().is_ok() {
             return Err(being_captured());
         }
-        entering.giving += 1;
-        let _ = GIVING.try_with(|given| given.borrow_mut().push(self.timeline.uid));
+        entering.outside += 1;
+        let _ = OUTSIDE.try_with(|streams| streams.borrow_mut().push(self.timeline.uid));
         Ok(OutsideCapture(&self.timeline, PhantomData))
     }
 
@@ -75,7 +75,7 @@ fn being_captured() -> Error {
 crate::sync::thread_local! {
     /// The streams on which this thread queues work that no graph may contain. A capture that the thread begins on
     /// one of them would wait for itself.
-    static GIVING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static OUTSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Counts a thread that queues work on the stream that no graph may contain. Dropped on the same
@@ -84,9 +84,9 @@ pub(crate) struct OutsideCapture<'t>(&'t Timeline, PhantomData<*const ()>);
 
 impl Timeline {
     /// Returns an error on a thread that is queueing work on the stream that no graph may contain.
-    pub(super) fn refuse_while_giving(&self) -> Result<()> {
-        let gives = GIVING.try_with(|given| given.borrow().contains(&self.uid));
-        match gives.unwrap_or(false) {
+    pub(super) fn refuse_while_outside(&self) -> Result<()> {
+        let is_outside = OUTSIDE.try_with(|streams| streams.borrow().contains(&self.uid));
+        match is_outside.unwrap_or(false) {
             false => Ok(()),
             true => Err(Error::invalid(
                 "stream",
@@ -99,14 +99,14 @@ impl Timeline {
 impl Drop for OutsideCapture<'_> {
     fn drop(&mut self) {
         // A thread that is ending begins no capture.
-        let _ = GIVING.try_with(|given| {
-            let mut given = given.borrow_mut();
-            if let Some(at) = given.iter().rposition(|&uid| uid == self.0.uid) {
-                given.swap_remove(at);
+        let _ = OUTSIDE.try_with(|streams| {
+            let mut streams = streams.borrow_mut();
+            if let Some(at) = streams.iter().rposition(|&uid| uid == self.0.uid) {
+                streams.swap_remove(at);
             }
         });
-        lock(&self.0.entering).giving -= 1;
-        self.0.given.notify_all();
+        lock(&self.0.entering).outside -= 1;
+        self.0.outside_left.notify_all();
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
     fn a_stream_that_a_capture_waits_for_is_given_nothing_more_to_wait_for() {
         let device = Device::host().expect("the host device");
         let stream = device.stream().expect("a stream");
-        let giving = stream.core().outside_capture().expect("no capture");
+        let outside = stream.core().outside_capture().expect("no capture");
         std::thread::scope(|scope| {
             let capture = scope.spawn(|| stream.begin_capture().map(drop));
             std::thread::sleep(Duration::from_millis(50));
@@ -419,8 +419,8 @@ mod tests {
             let other = scope.spawn(|| stream.core().outside_capture().is_ok());
             assert!(!other.join().expect("no panic"), "it is to wait for more");
             drop(stream.core().outside_capture().expect("part of the same"));
-            drop(giving);
-            (capture.join().expect("no panic")).expect("nobody gives it any more");
+            drop(outside);
+            (capture.join().expect("no panic")).expect("no thread is outside any more");
         });
         stream.synchronize().expect("no capture");
     }

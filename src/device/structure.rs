@@ -146,7 +146,7 @@ pub(super) struct Order {
 pub(super) struct Entering {
     /// Number of threads that are queueing work that no graph may contain. They do not wait for
     /// each other.
-    pub(super) giving: u64,
+    pub(super) outside: u64,
     /// Number of captures that wait for those threads. Further threads are refused meanwhile, so that the wait
     /// ends.
     pub(super) waiting: u64,
@@ -164,8 +164,8 @@ pub(crate) struct Timeline {
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
     /// Held while the stream enters a capture or leaves it.
     pub(super) entering: Mutex<Entering>,
-    /// Notified when such a thread is done.
-    pub(super) given: Condvar,
+    /// Notified when a thread of `Entering::outside` is done.
+    pub(super) outside_left: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
     /// The graphs of the stream's captures until their last launch is done, each with the value of
@@ -177,7 +177,7 @@ pub(crate) struct Timeline {
     /// Above 0 once the stream was left to this timeline to destroy, because its last mark could not be made.
     pub(super) left: AtomicU64,
     /// Number of operations that are queueing work on the stream now, in two counts: see the module `awake`.
-    pub(super) giving: [AtomicU64; 2],
+    pub(super) queueing: [AtomicU64; 2],
 }
 
 /// A resource that a graph keeps.
@@ -212,21 +212,21 @@ pub(crate) struct Recorder {
 }
 
 /// The last work queued on a stream, up to a tick.
-pub(super) type LastGiven = (Arc<Timeline>, u64);
+pub(super) type LastQueued = (Arc<Timeline>, u64);
 
 /// The last launch of a table.
 #[derive(Default)]
 pub(crate) struct TableRecord {
-    pub(super) last: Latch<Option<LastGiven>>,
+    pub(super) last: Latch<Option<LastQueued>>,
     pub(super) over: AtomicBool,
 }
 
 /// The last launch of a graph, and the work that the next one waits for.
 #[derive(Default)]
 pub(super) struct GraphState {
-    pub(super) last: Option<LastGiven>,
+    pub(super) last: Option<LastQueued>,
     /// Work that was reported to the graph: the next launch waits for it.
-    pub(super) told: Vec<LastGiven>,
+    pub(super) reported: Vec<LastQueued>,
     /// Streams on which callers queue their own work under a guard: each launch waits for everything queued
     /// there.
     pub(super) holders: Vec<Arc<Timeline>>,

@@ -85,12 +85,12 @@ impl Timeline {
             order: Mutex::default(),
             recorder: Mutex::default(),
             entering: Mutex::default(),
-            given: Condvar::default(),
+            outside_left: Condvar::default(),
             captures: AtomicU64::new(0),
             graphs: Mutex::default(),
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
-            giving: Default::default(),
+            queueing: Default::default(),
         });
         device.timelines().insert(uid, Arc::downgrade(&timeline));
         timeline

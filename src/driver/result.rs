@@ -5,8 +5,8 @@
 
 use std::ffi::{CStr, c_char};
 
+use super::calls::Driver;
 use super::code::{Code, NOT_READY};
-use super::table::Driver;
 use crate::error::{Error, Result};
 
 impl Code {

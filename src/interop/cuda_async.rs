@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use crate::device::{Addr, Device, DeviceKind, Stream};
 use crate::driver::Driver;
-use crate::driver::table::{CuContext, CuMemLocation, CuMemPool, CuMemPoolProps, CuStream};
+use crate::driver::calls::{CuContext, CuMemLocation, CuMemPool, CuMemPoolProps, CuStream};
 use crate::error::{Error, Result};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.

@@ -525,7 +525,7 @@ fn same_context<'s, T>(
 ///
 /// # Errors
 /// [`Error::Invalid`] if the stream was not adopted, is of another context than the slice or is under
-/// capture, if cudarc gives no address, and in a host call; any error of `work`.
+/// capture, if cudarc returns no address, and in a host call; any error of `work`.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     slice: &impl DevicePtr<T>,

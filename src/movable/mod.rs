@@ -38,6 +38,7 @@
 //! ```
 
 mod address_table;
+mod block_table;
 mod callback;
 mod id;
 mod pass;
@@ -51,7 +52,6 @@ mod shelf;
 mod spill;
 mod step;
 mod step_log;
-mod table;
 mod words;
 
 use std::fmt;
@@ -72,7 +72,7 @@ pub(crate) use shelf::{Shelf, Shelved};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Giving, Stream, beside, wait_before};
+use crate::device::{AccessLog, Addr, Queueing, Stream, beside, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -221,7 +221,7 @@ impl<T: Pod> Movable<T> {
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer; see also [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
         same_len("data", data.len(), self.len)?;
-        let _giving = Giving::begin(&stream.core().timeline);
+        let _queueing = Queueing::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
         let copied = held.view_mut().upload(stream, data);
         held.0.done = copied.is_ok();
@@ -233,7 +233,7 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// See [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
-        let _giving = Giving::begin(&stream.core().timeline);
+        let _queueing = Queueing::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
         let copied = held.view().download(stream);
         held.done = copied.is_ok();

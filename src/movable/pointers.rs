@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::block_table::{Marks, Table};
 use super::id::MovableId;
-use super::table::{Marks, Table};
 use crate::compact::{Move, Mover};
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};

@@ -5,17 +5,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use super::block_table::{Marks, Moving, Table};
 use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::{Arrays, Place};
 use super::shelf::{Away, Spilling};
 use super::step_log::{Log, StepRecord, finish};
-use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
 use crate::device::{
-    AccessLog, Addr, Awake, Device, Giving, GraphRecord, Kept, Recorder, Stream, Timeline, beside,
-    lock,
+    AccessLog, Addr, Awake, Device, GraphRecord, Kept, Queueing, Recorder, Stream, Timeline,
+    beside, lock,
 };
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
@@ -97,9 +97,9 @@ impl Attached for Attachment {
 }
 
 /// Owners that let no block move.
-struct Nobody;
+struct Immovable;
 
-impl Owners for Nobody {
+impl Owners for Immovable {
     fn may_move(&self, _: u64) -> bool {
         false
     }
@@ -143,7 +143,7 @@ impl Attachment {
         let registry = lock(&self.0).registry.clone();
         match registry {
             Some(registry) => registry.layout(pool.shared()),
-            None => (pool.shared()).look(|core, cached| layout_with(core, &Nobody, cached)),
+            None => (pool.shared()).look(|core, cached| layout_with(core, &Immovable, cached)),
         }
     }
 
@@ -246,8 +246,8 @@ impl Registry {
                 // Not before: while the block is held, so are the arrays in it.
                 state.arrays.forget(id);
             }
-            let told = left.as_ref().is_some_and(|left| left.on_move.is_some());
-            state.listeners -= usize::from(told);
+            let listens = left.as_ref().is_some_and(|left| left.on_move.is_some());
+            state.listeners -= usize::from(listens);
             left
         };
         let checked = stream.map_or(Ok(()), |stream| self.check_stream(stream));
@@ -296,7 +296,7 @@ impl Registry {
         self.check_stream(stream)?;
         self.awake.check()?;
         let mut state = self.here(id)?;
-        let _giving = Giving::begin(&stream.core().timeline);
+        let _queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
             state.settle()?;
@@ -421,7 +421,7 @@ impl Registry {
     /// its memory.
     fn settle(&self, state: &mut State) -> Result<()> {
         let timeline = Arc::clone(&state.mover.stream.core().timeline);
-        let _giving = Giving::begin(&timeline);
+        let _queueing = Queueing::begin(&timeline);
         if state.arrays.is_behind() {
             self.awake.check()?;
         }
@@ -592,7 +592,7 @@ impl State {
         calls: &mut Calls,
     ) -> Result<bool> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
-        let _giving = Giving::begin(&timeline);
+        let _queueing = Queueing::begin(&timeline);
         shared.awake.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {

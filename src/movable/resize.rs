@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use super::block_table::Marks;
 use super::callback::{Callback, Calls, tell};
 use super::registry::{Registry, State};
-use super::table::Marks;
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Giving, Stream, lock};
+use crate::device::{Queueing, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
@@ -89,14 +89,14 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
-        let giving = Giving::begin(&stream.core().timeline);
+        let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let (old, emptied) = {
             let mut state = lock(&self.state);
             let old = state.copy_into(id, stream, block, calls);
             (old, std::mem::take(&mut state.emptied))
         };
-        drop(giving);
+        drop(queueing);
         drop(emptied);
         let old = old?;
         // The block was spilled to make room, and came back into the new block.

@@ -18,13 +18,13 @@
 
 use std::sync::Arc;
 
+use super::block_table::Entry;
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
 use super::shelf::{Away, Full, Shelf, Spilling};
-use super::table::Entry;
 use super::{Movable, Pool};
-use crate::device::{Giving, Stream, Timeline, lock};
+use crate::device::{Queueing, Stream, Timeline, lock};
 use crate::error::Result;
 use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
 use crate::seeded::seeded;
@@ -226,11 +226,11 @@ impl Registry {
         let Some(down) = state.spilling.as_ref().map(|it| it.down.clone()) else {
             return Ok(false);
         };
-        let giving = Giving::begin(&down.core().timeline);
+        let queueing = Queueing::begin(&down.core().timeline);
         self.awake.check()?;
         let freed = state.spill(&shared, &self.spilled, bytes);
         drop(state);
-        drop(giving);
+        drop(queueing);
         let any = !freed.is_empty();
         for block in freed {
             shared.set_movable(&block, false);
@@ -260,7 +260,7 @@ impl Registry {
         let mut calls = Calls::new();
         let (unused, emptied) = {
             let mut state = lock(&self.state);
-            let _giving = Giving::begin(&up.core().timeline);
+            let _queueing = Queueing::begin(&up.core().timeline);
             self.awake.check()?;
             let away = state.table.entry(id)?.away.as_ref();
             let unused = match away.is_some_and(|away| away.bytes < bytes) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::block_table::Moving;
 use super::callback::{Calls, tell};
 use super::registry::{Registry, State, in_units};
-use super::table::Moving;
 use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, SpeculativePlan, Survey, Task};
-use crate::device::{Giving, lock};
+use crate::device::{Queueing, lock};
 use crate::error::Result;
 use crate::pool::Shared;
 use crate::seeded::seeded;
@@ -90,7 +90,7 @@ impl State {
         calls: &mut Calls,
     ) -> Result<Moved> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
-        let _giving = Giving::begin(&timeline);
+        let _queueing = Queueing::begin(&timeline);
         shared.awake.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {

@@ -14,8 +14,8 @@ use crate::device::{
     RawStream, host_call,
 };
 use crate::driver::Driver;
+use crate::driver::calls::{CAPTURE_RELAXED, CuDevice, CuEvent, CuGraphExec, CuStream};
 use crate::driver::result::launch_words;
-use crate::driver::table::{CAPTURE_RELAXED, CuDevice, CuEvent, CuGraphExec, CuStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use crate::device::capture::others_capture;
 use crate::driver::Driver;
-use crate::driver::table::{CAPTURE_RELAXED, CuContext, CuDevice};
+use crate::driver::calls::{CAPTURE_RELAXED, CuContext, CuDevice};
 use crate::error::Result;
 use crate::sync::plain::lock;
 

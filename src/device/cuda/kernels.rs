@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use crate::device::Launch;
-use crate::driver::table::CuStream;
+use crate::driver::calls::CuStream;
 
 /// Loads the kernels into the current context. The error is the entry point that failed, and its
 /// code.

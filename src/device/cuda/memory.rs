@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use crate::device::mapping_table::MappingTable;
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::driver::Driver;
-use crate::driver::table::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
+use crate::driver::calls::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 

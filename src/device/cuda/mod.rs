@@ -23,7 +23,7 @@ use std::sync::Arc;
 use self::context::Context;
 use self::kernels::Kernels;
 use super::{Backend, DeviceInfo, DeviceKind};
-use crate::driver::table::{CuDevice, no_gpu};
+use crate::driver::calls::{CuDevice, no_gpu};
 use crate::driver::{Driver, build_info};
 use crate::error::{Error, Result};
 

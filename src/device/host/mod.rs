@@ -20,8 +20,8 @@ use self::queue::{Op, Place, StreamQueue};
 pub(super) use self::memory::{GRANULE, Memory, exhausted};
 pub(super) use self::queue::{CapturedOp, Transfer, run_launch};
 use super::capture_emulation::{self, Branch, CapturedMark};
+use super::handle_table::Table;
 use super::pages::Pages;
-use super::table::Table;
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
     RawStream, host_call,

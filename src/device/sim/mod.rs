@@ -108,7 +108,7 @@ impl SimConfig {
         self
     }
 
-    /// Gives memory no contents; see the [module](self) documentation.
+    /// Keeps no contents of memory; see the [module](self) documentation.
     #[must_use]
     #[doc(hidden)]
     pub fn without_bytes(mut self) -> Self {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use super::super::table::{CuContext, CuDevice};
+use super::super::calls::{CuContext, CuDevice};
 use super::gpu::{CAPTURE_MODE, CONTEXTS, INVALID_CONTEXT, INVALID_VALUE, answer, in_context};
 use crate::device::RawStream;
 use crate::sync::plain::lock;
@@ -210,7 +210,7 @@ pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
 /// # Safety
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuStreamGetCtx(
-    stream: super::super::table::CuStream,
+    stream: super::super::calls::CuStream,
     context: *mut CuContext,
 ) -> c_int {
     answer(|gpu| {

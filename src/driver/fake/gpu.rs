@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::device::{Addr, Backend, HandleCounts, Phys, RawEvent, RawStream, is_running};
-use crate::driver::table::CuMemPool;
+use crate::driver::calls::CuMemPool;
 use crate::error::{Error, Result};
 
 /// `CUDA_ERROR_INVALID_VALUE`.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::super::table::{
+use super::super::calls::{
     CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemPool, CuMemPoolProps, CuStream,
 };
 use super::gpu::{Block, Gpu, INVALID_VALUE, Pool, answer, in_context};

@@ -15,7 +15,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::gpu::{CONTEXTS, GPU, Gpu, answer};
-use super::table::{Driver, Table};
+use super::calls::{Driver, Table};
 use crate::device::{Device, HandleCounts, Launch, RawStream};
 use crate::error::Result;
 use crate::sync::plain::lock;

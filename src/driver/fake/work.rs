@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::super::calls::{CAPTURE_RELAXED, CuEvent, CuGraph, CuGraphExec, CuHostFn, CuStream};
 use super::super::code::NOT_READY;
-use super::super::table::{CAPTURE_RELAXED, CuEvent, CuGraph, CuGraphExec, CuHostFn, CuStream};
 use super::gpu::{INVALID_VALUE, answer, in_context};
 use crate::device::{RawEvent, RawGraph, RawStream};
 use crate::error::{Error, Result};

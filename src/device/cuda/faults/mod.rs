@@ -24,9 +24,9 @@ use super::kernels::Kernels;
 use super::open_on;
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::driver::calls::CALLS;
 use crate::driver::fake::{Left, Machine, run_kernel};
 use crate::driver::faults::{Failure, Refusal, Site};
-use crate::driver::table::CALLS;
 use crate::error::{Error, Result};
 
 /// The code of made failures other than out-of-memory; no driver returns it.
