@@ -2,14 +2,14 @@
 //!
 //! An arena reserves address space once, several times the device's memory, and maps physical handles
 //! (*frames*) where the pool wants memory. A frame is mapped whole, at a multiple of the device's granule. It
-//! can be mapped elsewhere before its old mapping is removed, so memory can change its address in stream
+//! can be mapped at another place before its old mapping is removed, so memory can change its address in stream
 //! order. When the work that used the old mapping is done, its addresses are free, but the mapping stays
-//! until something else is mapped there. Programs repeat themselves: of the handles that the rl trace maps
-//! elsewhere, half go back to their old place.
+//! until something else is mapped there. Programs repeat themselves: of the handles that the rl trace
+//! remaps, half go back to their old place.
 //!
 //! # Cost
 //!
-//! The driver's time is per frame, not per byte. On an H200 mapping a frame elsewhere takes about 50 µs: 28
+//! The driver's time is per frame, not per byte. On an H200 remapping a frame takes about 50 µs: 28
 //! for access to the new mapping and 19 to unmap the old one, the same for frames of 2 and of 128 MiB. A new
 //! frame takes 13 µs plus its access. The driver serialises such calls: with 2, 4 and 8 threads at once they
 //! took 44 to 66 µs per frame.

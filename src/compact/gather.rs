@@ -1,4 +1,4 @@
-//! Collecting free memory at the end of stretches, as whole physical handles that can be mapped elsewhere.
+//! Collecting free memory at the end of stretches, as whole physical handles that can be remapped.
 //!
 //! A stretch is a run of extents with nothing fixed or unmapped in between. If no stretch has enough free
 //! bytes for a request, handles of several stretches have to come together. A handle with a block in it

@@ -139,8 +139,16 @@ mod tests {
             lengthened(Row { first, last, live }, &extents, cheap).first
         };
         assert_eq!(first(2, 2 * CHEAP_PART, 100), 0);
-        assert_eq!(first(2, 2 * CHEAP_PART + 1, 100), 2, "more expensive per byte");
-        assert_eq!(first(2, 2 * CHEAP_PART, 2 * CHEAP_PART - 1), 2, "too expensive");
+        assert_eq!(
+            first(2, 2 * CHEAP_PART + 1, 100),
+            2,
+            "more expensive per byte"
+        );
+        assert_eq!(
+            first(2, 2 * CHEAP_PART, 2 * CHEAP_PART - 1),
+            2,
+            "too expensive"
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //!
 //! `f64`, `f32`, [`half::f16`], [`half::bf16`], and the two 8-bit formats of the OCP specification,
 //! [`E4m3`] and [`E5m2`]. [`ConvertTo`] lists the pairs. A conversion is exact if the destination
-//! can represent every value of the source; every other one rounds once, as [`Rounding`] says, also
-//! from `f64`.
+//! can represent every value of the source; every other conversion rounds once, as [`Rounding`] says,
+//! also from `f64`.
 //!
 //! # Special values
 //!

@@ -15,7 +15,7 @@
 //! its place stays as it was. A value is multiplied by 1 / scale in `f32`, and the product is rounded;
 //! results beyond the largest value become that value. If a magnitude is infinite or NaN, its scale and all
 //! codes of that scale are NaN, so that no error goes unnoticed. With a scale provided by the caller,
-//! infinities saturate; one that is 0 or NaN, or has an infinite inverse, makes every code NaN.
+//! infinities saturate; a scale that is 0 or NaN, or has an infinite inverse, makes every code NaN.
 //!
 //! Dequantisation multiplies code and scale in `f32` and rounds the product to the destination format. Every
 //! device returns the same bits.

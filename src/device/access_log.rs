@@ -323,7 +323,7 @@ impl AccessLog {
                     }
                 }
                 By::Graph(graph, on) => {
-                    // First: of a graph that is gone, the last launch is final; one that is not keeps the memory.
+                    // The recorder first: if the graph is gone, its last launch is final; if not, it keeps the memory.
                     let recorder = graph.recorder();
                     if let Some((timeline, tick)) = graph.last() {
                         raise(&mut left.marks, &timeline, tick);

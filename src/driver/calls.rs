@@ -3,7 +3,7 @@
 //! One macro holds every call with its symbol and signature. Symbols carry the version that the
 //! signature belongs to: `cuda.h` maps plain names to them by macros that a dynamic lookup does not
 //! see. Every call goes through the method of its name, the one place where calls are counted and
-//! made to fail (`faults`, in tests): a call that is in the table is one that can fail there.
+//! made to fail (`faults`, in tests), so every call in the table can be made to fail.
 
 #![allow(non_snake_case, reason = "calls keep the driver's own names")]
 

@@ -89,8 +89,8 @@ pub struct CostModel {
     pub launch_ns: f64,
     /// Bytes of holes per nanosecond that a slide passes over between its first and last source.
     pub passed_bytes_per_ns: f64,
-    /// Nanoseconds of host time per physical handle that is mapped elsewhere: the cost of a move that remaps
-    /// memory instead of copying it.
+    /// Nanoseconds of host time per remapped physical handle: the cost of a move that remaps memory instead of
+    /// copying it.
     pub handle_ns: f64,
 }
 
