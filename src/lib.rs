@@ -62,9 +62,9 @@
 //! - [`compact`]: chooses which live blocks to move to make room, and moves them.
 //! - [`host`]: page-locked host memory, and copies that do not block the host.
 //! - [`recompute`], [`fit`]: which activations to keep and which to compute again; the largest batch
-//! that fits.
+//!   that fits.
 //! - `convert`, a feature that is on by default: conversions between floating-point formats, to the same
-//! bits as the hardware's.
+//!   bits as the hardware's.
 //! - [`collective`]: sums of gradients, gathers and broadcasts between devices.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.

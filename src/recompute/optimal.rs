@@ -4,9 +4,9 @@
 //! `last`'s output. Its memory includes everything but that input. It begins in one of two ways:
 //!
 //! - **save**: `first` runs a saving forward; the stretch after it follows; then the backward of
-//! `first`;
+//!   `first`;
 //! - **repeat from `next`**: the stages before `next` run forward and only `next`'s input is kept; the
-//! stretch from `next` follows; then the stretch before it.
+//!   stretch from `next` follows; then the stretch before it.
 
 use super::{Action, Stage};
 
