@@ -11,7 +11,7 @@ template <class D>
 constexpr bool NARROW = SAME<D, F16> || SAME<D, BF16> || SAME<D, E4M3> || SAME<D, E5M2>;
 
 /*
- * The code of (x + residual) * scale; the residual becomes what the code lacks of the sum. If the sum or the code
+ * The code of (x + residual) * scale; the residual becomes the sum minus the value of the code. If the sum or the code
  * is not finite, the residual is unchanged, because nothing of this step will be used.
  */
 template <class D, class Mode>
