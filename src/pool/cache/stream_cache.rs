@@ -166,8 +166,7 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a settled request of the core, and whether its size is often `missed`. Eases a pool over its soft
-    /// limit.
+    /// Counts a settled request of the core, and sizes `missed` often. Eases a pool that is over its soft limit.
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
         self.shared.note_peak(&mut core, false);
@@ -182,8 +181,8 @@ impl Lane {
         }
     }
 
-    /// Counts a served request, which a retired lane then waits for. Returns the size missed last, and how often in a
-    /// row.
+    /// Counts a served request, which a retired lane then waits for. Returns the size missed last, and its misses in
+    /// a row.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
@@ -292,12 +291,8 @@ impl Lane {
             let block = ManuallyDrop::new(Block::unseen(self, addr, extent, requested));
             block.tell(Event::Free(&self.stream));
         }
-        self.take_back(addr, extent, requested, self.open_tick());
-    }
-
-    #[inline(always)]
-    fn take_back(&self, addr: Addr, extent: IdAndSlack, requested: u64, tick: u64) {
         let bytes = requested + u64::from(extent.slack());
+        let tick = self.open_tick();
         let mut state = latch(&self.state);
         // Built where it goes, not copied there.
         let block = || Cached::new(extent.id(), addr, bytes, tick);
@@ -311,7 +306,7 @@ impl Lane {
         state.cache.push(block());
     }
 
-    /// Frees here a block of `home`, another lane of the pool.
+    /// Frees here a block of `home`, a lane of the pool, and counts it as freed elsewhere.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = latch(&self.state);
         // A part of a graph's memory has no extent.
@@ -354,7 +349,6 @@ impl Lane {
         block: Cached,
         requested: u64,
     ) {
-        let at_home = std::ptr::eq(self, home);
         if home.private.is_some() || self.timeline.is_captured() {
             drop(state);
             if self.free_captured(home, block, requested) {
@@ -367,13 +361,7 @@ impl Lane {
         let has_room = block.id != NONE && self.has_room(&state, block.bytes);
         drop(state);
         if has_room {
-            return match at_home {
-                true => {
-                    let extent = IdAndSlack::of(block.id, block.bytes, requested);
-                    self.take_back(block.addr, extent, requested, block.tick);
-                }
-                false => self.free_foreign(home, block, requested),
-            };
+            return self.free_foreign(home, block, requested);
         }
         let mut core = self.shared.core.lock();
         let mut state = latch(&self.state);
@@ -392,7 +380,7 @@ impl Lane {
             }
         }
         // A retired lane waits for each of its blocks.
-        let leaves = match at_home {
+        let leaves = match std::ptr::eq(self, home) {
             true => {
                 state.counters.free(block.bytes, requested);
                 state.retired
