@@ -1,6 +1,6 @@
 //! Parts of a pool by tag: each is a pool of its own, with its own addresses and handles.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::pressure::{Pressure, Relief};
 use super::structure::Shared;
@@ -24,20 +24,18 @@ fn trim_others(root: Option<Arc<Handle>>, asking: u64) -> u64 {
     released.sum()
 }
 
-/// Releases idle memory of other parts if the device is short, not if the part's own limit is.
-fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
-    let figures = &pressure.figures;
-    // Live bytes, not reserved ones: the request can use the part's own idle memory.
-    let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
-    match trim_others(root.upgrade().filter(|_| !is_limit), asking) {
-        0 => Relief::Exhausted,
-        _ => Relief::Retry,
-    }
-}
-
+/// Makes `part` ask the other parts if the device is short, not if its own limit is.
 fn asks_family(part: &Shared, root: &Arc<Handle>) {
     let (root, asking) = (Arc::downgrade(root), part.uid);
-    let step = move |pressure: &Pressure| relieve(&root, asking, pressure);
+    let step = move |pressure: &Pressure| {
+        let figures = &pressure.figures;
+        // Live bytes, not reserved ones: the request can use the part's own idle memory.
+        let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
+        match trim_others(root.upgrade().filter(|_| !is_limit), asking) {
+            0 => Relief::Exhausted,
+            _ => Relief::Retry,
+        }
+    };
     part.add_relief(FAMILY_RANK, Arc::new(step));
 }
 
