@@ -13,7 +13,7 @@
 //!
 //! Gaps and stale extents lie on multiples of the granule; blocks and holes of [`UNIT`](crate::heap::bins::UNIT).
 //!
-//! # One history a hole
+//! # One history for each hole
 //!
 //! Each hole is in one stream's index and has one epoch. Neighbours merge when one epoch covers both: they are
 //! of one stream, or the work of one is done. Other neighbours stay apart until a request needs them together: its

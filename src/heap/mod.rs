@@ -1,7 +1,7 @@
 //! The heap: which bytes of the arena are free, which work they wait for, and where a request goes.
 //!
-//! Integers only: nothing here knows a device, a clock, a lock or a thread. The pool asks the heap, does what
-//! it answers, and books the outcome.
+//! Integers only: nothing here knows a device, a clock, a lock or a thread. The pool asks the heap, does what it
+//! answers, and books the outcome.
 //!
 //! - [`extent`]: a range of addresses; [`extents`]: all of them in address order;
 //! - [`epoch`]: the work of a stream after which memory is free;

@@ -3,8 +3,8 @@
 //! Classes are [`STEP`] bytes apart up to 512 bytes, 32 up to 1024, 64 up to 2048, 128 up to [`MOST`]. Multiples
 //! of [`UNIT`] are blocks and no slots, which leaves [`CLASSES`]. So the size alone tells a slot from a block.
 //!
-//! A request becomes a slot if a block wastes more than a sixteenth of the request. A slot wastes at most that
-//! from 256 bytes on, and less than a step below.
+//! A request becomes a slot if a block wastes more than a sixteenth of the request. A slot wastes at most that from
+//! 256 bytes on, and less than a step below.
 //!
 //! # Alignment
 //!

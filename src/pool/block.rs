@@ -39,8 +39,7 @@ impl Block {
     }
 
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
-    /// and of the block's own. None if all declared uses are of that stream's capture, which the free finds by
-    /// itself.
+    /// and of the block's own. None if all declared uses are of that stream's capture: the free finds it.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);

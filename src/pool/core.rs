@@ -347,8 +347,7 @@ impl Core {
         true
     }
 
-    /// Merges neighbouring holes that `slot`'s stream runs behind. Returns what it has to wait for to merge the
-    /// others.
+    /// Merges neighbouring holes that `slot`'s stream runs behind. Returns what it has to wait for, for the others.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         let mut holes = self.holes_from(0);

@@ -2,8 +2,7 @@
 //!
 //! A growing buffer reserves addresses for the most it may ever hold, beside the pool's range, and maps memory there
 //! as it grows (`pages`). This memory counts with the pool's, and the pool releases idle memory for it. Memory that
-//! the buffer no longer needs is unmapped once its uses are done; the host waits only if memory is short, or in a
-//! trim.
+//! it no longer needs is unmapped once its uses are done; the host waits only if memory is short, or in a trim.
 
 mod pages;
 

@@ -17,8 +17,8 @@ pub struct Kernel<'a> {
 }
 
 impl Stream {
-    /// A kernel of the application, queued on this stream in the order of the memory that it declares. Reports use
-    /// the name.
+    /// A kernel of the application, queued on this stream in the order of the memory it declares. The name is for
+    /// reports.
     ///
     /// ```
     /// # use warpool::{Device, Pool, PoolConfig};

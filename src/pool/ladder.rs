@@ -307,36 +307,7 @@ impl Shared {
         }
         self.core.lock()
     }
-}
 
-impl Core {
-    /// Counts a step, and notes it for the subscriber.
-    #[inline(always)]
-    pub(super) fn count(&mut self, step: Told) {
-        step.count(&mut self.steps);
-        if cfg!(feature = "tracing") {
-            self.told.push(step);
-        }
-    }
-
-    /// Counts that `stream` took free memory with this history, after a wait or not.
-    #[inline(always)]
-    pub(super) fn count_taken(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        history: Epoch,
-        waited: bool,
-    ) {
-        self.count(match waited {
-            true => Told::StreamWait(bytes),
-            false if history.is_own(stream) => Told::OwnStream(bytes),
-            false => Told::ReadyElsewhere(bytes),
-        });
-    }
-}
-
-impl Shared {
     /// Registers a step; lower ranks come first.
     pub(crate) fn add_relief(&self, rank: u8, step: ReliefStep) {
         let mut relief = lock(&self.relief);
@@ -349,8 +320,8 @@ impl Shared {
         let _ = self.moves_first.set(moves);
     }
 
-    /// Calls the registered steps, always from the first on, as it may free more after a later one. True to try
-    /// again.
+    /// Calls the registered steps, from the first each time, as a step may free more once a later one has. True if
+    /// one says to try the request again.
     pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // Memory that growing buffers no longer use goes before anything is moved.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
@@ -399,6 +370,33 @@ impl Shared {
         let figures = self.figures(bytes);
         self.core.lock().count(Told::OutOfMemory(bytes));
         Error::OutOfMemory(Box::new(figures))
+    }
+}
+
+impl Core {
+    /// Counts a step, and notes it for the subscriber.
+    #[inline(always)]
+    pub(super) fn count(&mut self, step: Told) {
+        step.count(&mut self.steps);
+        if cfg!(feature = "tracing") {
+            self.told.push(step);
+        }
+    }
+
+    /// Counts that `stream` took free memory with this history, after a wait or not.
+    #[inline(always)]
+    pub(super) fn count_taken(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        history: Epoch,
+        waited: bool,
+    ) {
+        self.count(match waited {
+            true => Told::StreamWait(bytes),
+            false if history.is_own(stream) => Told::OwnStream(bytes),
+            false => Told::ReadyElsewhere(bytes),
+        });
     }
 }
 

@@ -1,8 +1,7 @@
 //! Plans where to map a request that no hole holds, and which idle handles to map there.
 //!
 //! A placement names gap bytes to map. An idle handle lies wholly inside a hole. Idle handles are mapped there a
-//! second time, in stream order; new handles cover the rest. The old mapping goes once its work is done. No host
-//! wait.
+//! second time, in stream order; new handles cover the rest. An old mapping goes once its work is done.
 
 use super::core::{Core, Held};
 use crate::arena::{Frame, FrameId};
@@ -18,7 +17,7 @@ pub(super) struct IdleFrame {
     pub(super) frame: Frame,
 }
 
-/// What a request accepts: more before it fails.
+/// What memory a request accepts: more before it fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Terms {
     /// Memory that other streams still use, behind a wait for them.

@@ -22,8 +22,8 @@
 //!    cache or the heap (`cache::transfer`). A block that other streams still use waits until they are done
 //!    (`cache::used`).
 //!
-//! `tuning` has all constants with their reasons, `private` the memory of streams under capture, `stats` the counters,
-//! `observers` the recording and tracking of blocks.
+//! `tuning` has all constants with their reasons, `private` the memory of streams under capture, `stats` the
+//! counters, `observers` the recording and tracking of blocks.
 
 mod ask;
 mod block;
@@ -258,8 +258,7 @@ impl Pool {
         self.shared().core.lock().config.limit
     }
 
-    /// Sets the physical bytes above which idle memory is released, see [`PoolConfig::soft_limit`]; `None` to keep
-    /// it.
+    /// Sets the physical bytes above which idle memory is released; `None` keeps it. See [`PoolConfig::soft_limit`].
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
     }
@@ -307,8 +306,8 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// Waits until all events so far are in the file of [`PoolConfig::record`], and returns its path; `None` if the
-    /// pool does not record.
+    /// Waits until all events are in the file of [`PoolConfig::record`], and returns its path; `None` without a
+    /// recording.
     ///
     /// # Errors
     /// What went wrong with the file, now or before.

@@ -111,8 +111,8 @@ impl Core {
         each.map(run).collect()
     }
 
-    /// Bytes, in granules, that a request lacks if all free memory is one hole; `None` if the pool may not grow by
-    /// them.
+    /// Bytes, in granules, that a request lacks if all free memory is one hole; `None` if they are more than the pool
+    /// may make.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
@@ -135,8 +135,8 @@ impl Core {
     }
 
     /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind the
-    /// run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents. Or
-    /// fails, and the run stays.
+    /// run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents.
+    /// After a failure the run is where it was.
     pub(crate) fn carry(
         &mut self,
         run: &Run,

@@ -163,8 +163,8 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Frees memory once the graphs of all `others` are gone, behind the work of the last one's gate; `gate` is that of
-/// the graph before.
+/// Frees memory once the graphs of all `others` are gone, behind the last one's gate; `gate` is that of the one
+/// before.
 pub(super) fn keep_for(
     mut others: Vec<Arc<Recorder>>,
     bytes: u64,
@@ -185,8 +185,7 @@ pub(super) fn keep_for(
     }));
 }
 
-/// Frees `block` once the graphs of all `recorders` are gone, behind the work that its stream and `timeline`'s have
-/// so far.
+/// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&block.lane().stream.timeline, timeline];
     let several = 1 + usize::from(streams[0].uid != streams[1].uid);

@@ -146,7 +146,7 @@ impl Core {
         each.collect()
     }
 
-    /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or may not be
+    /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or cannot be
     /// kept.
     pub(super) fn begin_reaping(&mut self) -> Option<Release> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());

@@ -193,8 +193,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Waits for the work that still uses free memory, then unmaps all. A device that fails to wait runs no more
-    /// work.
+    /// Waits for work that uses free memory, then unmaps all. A device that fails to wait runs no more work.
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         let growing = std::mem::take(&mut *lock(&self.growing));

@@ -315,8 +315,8 @@ impl Shared {
         });
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
-            // A frame that the driver does not unmap stays made. After a failed wait, memory stays mapped under the
-            // copies.
+            // A frame that the driver does not unmap stays made. After a failed wait, copies may still use the
+            // memory.
             let _ = parts.iter().try_for_each(|part| self.take_down(part));
         }
         made.and(waited)

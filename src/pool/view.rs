@@ -189,14 +189,6 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-impl<T: Pod> ViewMut<'_, T> {
-    /// The same elements, to be read.
-    #[must_use]
-    pub fn as_view(&self) -> View<'_, T> {
-        View::new(self.addr, self.len, self.place)
-    }
-}
-
 /// The same elements for a shorter time.
 impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
     fn from(view: &'a mut ViewMut<'_, T>) -> Self {
@@ -295,6 +287,12 @@ impl<T: Pod> View<'_, T> {
 }
 
 impl<T: Pod> ViewMut<'_, T> {
+    /// The same elements, to be read.
+    #[must_use]
+    pub fn as_view(&self) -> View<'_, T> {
+        View::new(self.addr, self.len, self.place)
+    }
+
     /// Copies `data` into the elements on `stream`, behind all uses of them, and waits for the copy.
     ///
     /// # Errors

@@ -98,14 +98,12 @@ impl Uses {
 }
 
 impl Lane {
-    /// Whether a free block may wait here for other streams. Its stream waits at once if the pool is set not to use
-    /// memory whose work is done, or if blocks are observed.
+    /// Whether a free block may wait here: not if done work may not be used, or if blocks are observed.
     pub(crate) fn keeps_used(&self) -> bool {
         self.shared.transfer.opportunistic && !self.is_observed
     }
 
-    /// Keeps a freed block of this lane that `marks` still use, after which the lane may be gone; false if it keeps
-    /// none.
+    /// Keeps a freed block that `marks` still use, after which the lane may be gone; false if the lane keeps nothing.
     pub(crate) fn free_used(&self, block: &Block, marks: Marks) -> bool {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);

@@ -1,7 +1,6 @@
-//! The memory of growing buffers: a range of addresses, and handles mapped there one behind the other, which are
-//! frames of the pool's arena. The last handles may be unused. They are released once all work that may use them is
-//! done, or used again if the buffer grows before. The driver is called under the lock of one buffer's pages; the
-//! pool's lock is taken within that, for books.
+//! The memory of growing buffers: a range of addresses, and handles mapped there one behind the other, frames of the
+//! pool's arena. The last ones may be unused: they are released once their work is done, or used again if the buffer
+//! grows before. The driver is called under the lock of a buffer's pages, the pool's is taken within that.
 //!
 //! Their bytes count with the pool's. New bytes are promised under the pool's lock, like those of a mapping (`job`),
 //! and booked after the driver's answer. If the limit or the device lacks room, the pool releases idle memory: first
@@ -199,8 +198,8 @@ impl Core {
         self.arena.mapped() - self.grown() * without
     }
 
-    /// Promises `bytes`, if the slack allows it; once idle memory was `looked` for, if the limit does. Returns the
-    /// most bytes of a handle.
+    /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit
+    /// does. Returns the most bytes of a handle.
     fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
         let slack = if looked { u64::MAX } else { self.slack(bytes) };
         if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {

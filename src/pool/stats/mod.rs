@@ -160,8 +160,8 @@ pub struct PoolStats {
     /// Bytes of [growing buffers](super::GrowBuf), also of dropped ones until the work that uses them is done: in
     /// [`PoolStats::reserved`], and in no figure of blocks.
     pub grown: u64,
-    /// Bytes of handles that the pool gave up to [sleep](super::Pool::sleep), in no other figure. The blocks in
-    /// them count as before.
+    /// Bytes of handles that the pool gave up to [sleep](super::Pool::sleep), in no other figure. Their blocks still
+    /// count.
     pub sleeping: u64,
     /// Bytes of movable blocks that are [on the host](crate::host::Spill), as asked for, in no other figure.
     /// `allocated` and `freed` count what went there, and what came back or was dropped.

@@ -53,8 +53,8 @@ impl Served {
 impl Books {
     /// Reads all counts and notes the joint peaks.
     ///
-    /// It reads all frees after all allocations. So blocks that threads hand over meanwhile make the live bytes too
-    /// low, never too high, and no false peak is noted.
+    /// It reads all frees after all allocations: blocks handed over meanwhile make live bytes too low, never too
+    /// high.
     fn read(&mut self) -> Totals<3> {
         for entry in self.streams.values_mut() {
             entry.now = entry.past;
