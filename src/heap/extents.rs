@@ -33,7 +33,7 @@ use super::extent::{Extent, Id, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
 pub(crate) struct Extents {
-    /// The first record is [`NIL`] and no extent.
+    /// The first record is `NIL` and no extent.
     table: Vec<Extent>,
     /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,

@@ -187,10 +187,8 @@ impl Block {
     /// use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
-            let why = format!(
-                "{bytes} is not between 1 and the block's {}",
-                self.requested
-            );
+            let most = self.requested;
+            let why = format!("{bytes} is not between 1 and the block's {most}");
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
@@ -234,7 +232,8 @@ impl Block {
     }
 
     /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free.
-    /// The added memory is ready behind the work that the block's stream has so far. So not under capture.
+    /// The added memory is ready behind the work that the block's stream has so far. So not under capture, where only
+    /// launches of the graph run that work.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {

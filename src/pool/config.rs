@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
-    /// The smallest the device has. Any idle 2 MiB can be mapped where needed. A GiB of growth takes 20 ms on an
+    /// The smallest the device has. Any idle 2 MiB can be mapped where needed. A GiB of growth takes some 20 ms on an
     /// H200.
     Granule,
     /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays where it is.

@@ -277,10 +277,8 @@ impl Shared {
             Turn::Moves(handles) => {
                 let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
                 let moves = self.moves_first.get().filter(|_| asked.is_some());
-                (
-                    moves.is_some_and(|it| it(climb.bytes, *handles)),
-                    Then::Again,
-                )
+                let moved = moves.is_some_and(|moves| moves(climb.bytes, *handles));
+                (moved, Then::Again)
             }
             _ => {
                 let stream = climb.lane.stream.timeline.uid;

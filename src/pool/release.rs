@@ -1,6 +1,6 @@
 //! Releases idle memory to the device, on request or above a soft limit, and unmaps stale mappings.
 //!
-//! A stale mapping whose work is done is kept, and its addresses become a gap: see [`Arena::keep`]. It is unmapped
+//! A stale mapping whose work is done is kept, and its addresses become a gap: see `Arena::keep`. It is unmapped
 //! when another mapping needs the addresses, with its handle, or when too many are kept. Releases are jobs (`job`).
 
 use std::collections::HashSet;

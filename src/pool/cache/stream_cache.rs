@@ -52,10 +52,8 @@ fn is_servable(bytes: u64) -> bool {
 /// `bytes` as the pool rounds them.
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     if !is_servable(bytes) {
-        return Err(Error::invalid(
-            "bytes",
-            format!("{bytes} is not between 1 and {LARGEST}"),
-        ));
+        let why = format!("{bytes} is not between 1 and {LARGEST}");
+        return Err(Error::invalid("bytes", why));
     }
     Ok(bytes.next_multiple_of(UNIT))
 }

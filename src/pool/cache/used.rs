@@ -30,13 +30,12 @@ impl Used {
         }
         let mut marks = self.marks.iter();
         let behind = marks.all(|(theirs, tick)| self.timeline.is_behind(theirs, *tick));
-        behind.then(
-            || match seeded!("used-block-carries-the-tick-of-its-drop") {
-                true => self.block.tick,
-                // Not the open tick: under capture nothing is recorded, and the wait was before it.
-                false => self.timeline.queued_tick(),
-            },
-        )
+        let early = seeded!("used-block-carries-the-tick-of-its-drop");
+        // Not the open tick: under capture nothing is recorded, and the wait was before it.
+        behind.then(|| match early {
+            true => self.block.tick,
+            false => self.timeline.queued_tick(),
+        })
     }
 }
 

@@ -98,9 +98,9 @@ pub struct ClassStats {
 /// allocates on. **Sampled** are those last peaks for a whole pool, and for a stream that several threads use at
 /// once. The pool takes samples when figures are read, when active bytes reach a new peak, and when a request empties
 /// the caches. So a peak is never too high. It may be too low by a thousandth and by what the caches hold, a few MiB
-/// a stream; with more than 64 streams, also by one request for every 64 streams. The peak of active bytes
-/// is an upper bound. [`PoolStats::inactive_split`] and the reserved bytes of one class change only at reads. Figures
-/// that need a walk over all memory are in [`Snapshot`](super::Snapshot).
+/// a stream; with more than 64 streams, also by one request for every 64 streams. The peak of active bytes is an
+/// upper bound. [`PoolStats::inactive_split`] and the reserved bytes of one class change only at reads. Figures that
+/// need a walk over all memory are in [`Snapshot`](super::Snapshot).
 ///
 /// `Display` prints a table.
 ///
