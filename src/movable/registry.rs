@@ -143,7 +143,7 @@ impl Attachment {
         let registry = lock(&self.0).registry.clone();
         match registry {
             Some(registry) => registry.layout(pool.shared()),
-            None => (pool.shared()).look(|core, cached| layout_with(core, &Immovable, cached)),
+            None => (pool.shared()).look(|core, cached| layout_with(core, &Immovable, &cached)),
         }
     }
 
@@ -506,7 +506,7 @@ impl Registry {
         let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
         let moving = Moving { table, mover };
-        shared.look(|core, cached| layout_with(core, &moving, cached))
+        shared.look(|core, cached| layout_with(core, &moving, &cached))
     }
 }
 

@@ -265,7 +265,7 @@ impl Shared {
     }
 
     /// Calls `see` with the core and with all cached blocks as (offset, bytes).
-    pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<(u64, u64)>) -> T) -> T {
+    pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, HashSet<(u64, u64)>) -> T) -> T {
         let core = self.core.lock();
         let state = latch(&self.transfer.state);
         let mut cached = HashSet::new();
@@ -280,7 +280,7 @@ impl Shared {
         let used = state.used.iter().map(|used| &used.block);
         blocks.chain(used).for_each(note);
         drop(state);
-        see(&core, &cached)
+        see(&core, cached)
     }
 }
 

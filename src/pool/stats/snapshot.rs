@@ -164,54 +164,54 @@ impl Shared {
         let tracked = (self.tracker.iter()).flat_map(|it| it.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
         let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
-        self.look(|core, cached| {
+        let mut made = Snapshot::default();
+        let cached = self.look(|core, cached| {
             let piece = |offset, bytes, index: StreamIndex, state, movable| {
-                let addr = self.base + offset;
-                let is_cached = state == PieceState::Live && cached.contains(&(offset, bytes));
-                let state = if is_cached { PieceState::Cached } else { state };
-                let live = (state == PieceState::Live).then_some(addr);
                 let used_by = core.streams[index as usize].as_ref();
-                let home = live.and_then(|addr| homes.get(&addr).copied());
-                let stream = home.or(used_by.map(|state| state.timeline.uid));
-                // A gate's blocks are segments.
-                let of_graph = live.is_some() && used_by.is_some_and(|it| it.gate);
-                let graphs = of_graph.then_some("graph memory");
                 Piece {
-                    addr,
+                    addr: self.base + offset,
                     bytes,
                     state,
-                    stream,
-                    stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
-                    tag: graphs.or(live.and_then(|addr| *tags.get(&addr)?)),
-                    movable: movable && live.is_some(),
+                    stream: used_by.map(|it| it.timeline.uid),
+                    stream_name: None,
+                    // A block of a gate is a graph's segment.
+                    tag: used_by.and_then(|it| it.gate.then_some("graph memory")),
+                    movable,
                 }
-            };
-            let slot = |(offset, bytes, stream, free)| {
-                let state = [PieceState::Live, PieceState::Slot][usize::from(free)];
-                piece(offset, bytes, stream, state, false)
             };
             let slabs = core.slabs.by_extent();
-            let mut pieces = Vec::new();
-            for (id, extent) in core.extents.iter() {
+            for (id, it) in core.extents.iter() {
                 if let Some(&slab) = slabs.get(&id) {
-                    pieces.extend(core.slabs.get(slab).slots().map(slot));
+                    for (at, bytes, stream, free) in core.slabs.get(slab).slots() {
+                        let state = [PieceState::Live, PieceState::Slot][usize::from(free)];
+                        made.pieces.push(piece(at, bytes, stream, state, false));
+                    }
                     continue;
                 }
-                let state = match extent.state {
+                let state = match it.state {
                     State::Allocated => PieceState::Live,
                     State::Free => PieceState::Hole,
                     State::Stale => PieceState::Retiring,
                     _ => continue,
                 };
-                let (at, bytes) = (extent.start, extent.bytes);
-                pieces.push(piece(at, bytes, extent.slot, state, extent.movable));
+                (made.pieces).push(piece(it.start, it.bytes, it.slot, state, it.movable));
             }
-            Snapshot {
-                pieces,
-                reserved: core.reserved(),
-                grown: core.grown(),
+            (made.reserved, made.grown) = (core.reserved(), core.grown());
+            cached
+        });
+        // Without the lock, as this takes longest.
+        for it in &mut made.pieces {
+            if it.state == PieceState::Live && cached.contains(&(it.addr - self.base, it.bytes)) {
+                it.state = PieceState::Cached;
             }
-        })
+            let live = (it.state == PieceState::Live).then_some(it.addr);
+            let home = live.and_then(|addr| homes.get(&addr).copied());
+            it.stream = home.or(it.stream);
+            it.stream_name = (it.stream).and_then(|id| names.get(&id).map(ToString::to_string));
+            it.tag = live.and_then(|addr| it.tag.or_else(|| *tags.get(&addr)?));
+            it.movable &= live.is_some();
+        }
+        made
     }
 }
 
