@@ -30,9 +30,10 @@
 //!
 //! A pool reserves one long range of addresses and maps physical handles into it on demand. A hole
 //! in the addresses costs nothing, because the memory of an idle handle can be unmapped and mapped
-//! where a block needs it. Such a remap costs about as much as a new handle. So idle memory is
-//! remapped before the pool grows, and the pool holds little more than the live bytes. Blocks are
-//! placed by exact best fit; a free on the allocating stream touches only that stream's own state.
+//! where a block needs it. Such a remap costs more than a new handle. So the pool first grows by a
+//! small part over its peak, then it remaps idle memory before it grows further: it holds little more
+//! than the live bytes. Blocks are placed by exact best fit; a free on the allocating stream touches
+//! only that stream's own state.
 //!
 //! # When memory runs out
 //!

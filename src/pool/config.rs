@@ -94,13 +94,14 @@ options! {
     preallocate: u64 = 0, |bytes: u64| bytes;
 
     /// Sets how far the pool grows before it maps idle handles elsewhere, as a part of the peak of live bytes.
-    /// Mapping a handle elsewhere takes the host 50 to 75 us, a new handle a fifth of that. The pool releases this
+    /// On an H200 mapping a handle elsewhere takes the host 50 to 90 us, a new handle some 40. The pool releases this
     /// growth when a limit is near, and on [`Pool::trim`](super::Pool::trim).
     ///
-    /// Without, it is 0.018: the recorded programs then reserve no more than 1.02 of their peaks. On a GPU it is also
-    /// at least one part in 640 of the device's memory, or of the limit if there is one. If it is set, this minimum
-    /// does not count, and a small pool has small handles: set 0.018 where memory is short, 0.1 or more where there
-    /// is memory to spare and blocks change all the time.
+    /// Without, it is 0.018: the recorded programs then reserve no more than 1.02 of their peaks. On a GPU the pool
+    /// may also grow by a third of the peak, but by no less than one part in 640 and no more than one in 320 of the
+    /// device's memory, or of the limit if there is one. If it is set, only the part set counts, and a small pool has
+    /// small handles: set 0.018 where memory is short, 0.1 or more where there is memory to spare and blocks change
+    /// all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether idle handles may be mapped at another address, by default they may. Without, memory that is idle

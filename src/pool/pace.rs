@@ -1,6 +1,6 @@
 //! How far the pool grows before it maps handles elsewhere, and how large its handles are.
 //!
-//! On an H200, mapping a handle elsewhere takes the allocating thread some 90 us, a new handle half of that. A
+//! On an H200, mapping a handle elsewhere takes the allocating thread 50 to 90 us, a new handle some 40. A
 //! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
 //! memory. So a pool may grow by a small part of its peak, of the device's memory or of its limit, in larger handles.
 
