@@ -5,6 +5,7 @@
 mod tests;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -64,7 +65,7 @@ const DEEPEST: usize = 1 << 16;
 pub struct Loader<T, E = Error> {
     /// `None` while the loader is being dropped.
     batches: Option<Receiver<Result<PoolBuf<T>, E>>>,
-    /// `None` once it has been joined.
+    /// `None` once the loader is being dropped.
     thread: Option<JoinHandle<()>>,
     turn: Arc<Mutex<Turn>>,
 }
@@ -166,7 +167,13 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
         // In addition to those in the queue, the thread holds one batch.
         let (sender, batches) = sync_channel(depth - 1);
         let thread = std::thread::Builder::new().name(String::from("warpool-loader"));
-        let thread = thread.spawn(move || worker.run(parts, &sender));
+        let thread = thread.spawn(move || {
+            // Here, so that no panic of the iterator's is dropped with the thread: its drop may panic again.
+            let ran = catch_unwind(AssertUnwindSafe(|| worker.run(parts, &sender)));
+            if let Err(panic) = ran {
+                let _ = sender.send(Err(panicked("the loader's iterator", panic).into()));
+            }
+        });
         let thread = thread.map_err(|error| Error::Os {
             call: "thread spawn",
             words: error.to_string(),
@@ -229,16 +236,7 @@ impl<T, E: From<Error>> Iterator for Loader<T, E> {
 
     /// The next batch; waits on the host until its copy is queued.
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(batch) = self
-            .batches
-            .as_ref()
-            .and_then(|batches| batches.recv().ok())
-        {
-            return Some(batch);
-        }
-        // The thread has ended or is about to: normally, or by a panic of the iterator.
-        let panic = self.thread.take()?.join().err()?;
-        Some(Err(panicked("the loader's iterator", panic).into()))
+        self.batches.as_ref()?.recv().ok()
     }
 }
 
@@ -257,13 +255,8 @@ impl<T, E> Drop for Loader<T, E> {
         let is_other = |it: &JoinHandle<()>| it.thread().id() != std::thread::current().id();
         let thread = self.thread.take().filter(is_other);
         if let Some(thread) = thread.filter(|_| !is_busy) {
-            // The thread may hold the last handle to a host pool, whose drop waits for copies.
-            beside(move || {
-                if let Err(panic) = thread.join() {
-                    // The panic is not reported: the loader is gone.
-                    let _ = panicked("the loader's iterator", panic);
-                }
-            });
+            // It may hold the last of a pool of host memory, which waits for copies.
+            beside(move || _ = thread.join());
         }
     }
 }

@@ -321,6 +321,39 @@ fn dropped_while_the_iterator_waits_for_ever_the_loader_does_not_wait() {
     ground.is_clean();
 }
 
+/// Panics when it is dropped, and reports that.
+struct Bomb(mpsc::Sender<()>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.0.send(()).unwrap();
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn what_the_iterator_panicked_with_may_panic_and_the_process_goes_on() {
+    let ground = ground();
+    for taken in [false, true] {
+        let ((tell, told), (go, begin)) = (mpsc::channel(), mpsc::channel::<()>());
+        let data = std::iter::from_fn(move || -> Option<Vec<u32>> {
+            begin.recv().unwrap();
+            std::panic::panic_any(Bomb(tell.clone()))
+        });
+        let mut loader = ground.load(2, data);
+        assert!(comes(|| lock(&loader.turn).busy));
+        if taken {
+            go.send(()).unwrap();
+            assert!(loader.next().unwrap().is_err() && loader.next().is_none());
+        }
+        drop(loader);
+        // Where it was taken, nobody receives any more.
+        let _ = go.send(());
+        told.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+    ground.is_clean();
+}
+
 /// Ends with an error. Owns its loader, and reports whether the loader's drop panicked.
 struct Owner {
     loader: Arc<Mutex<Option<Loader<u32>>>>,
