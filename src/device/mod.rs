@@ -67,11 +67,9 @@ pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 #[doc(hidden)]
 pub use host::host_available_bytes;
-#[cfg(test)]
-pub(crate) use host_call::is_running;
 #[cfg(feature = "cudarc")]
 pub(crate) use host_call::may_wait;
-pub(crate) use host_call::{beside, panicked};
+pub(crate) use host_call::{beside, is_running, panicked};
 #[doc(hidden)]
 pub use launch::Launch;
 pub(crate) use names::{COMPACTION, stream_words};

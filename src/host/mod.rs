@@ -42,10 +42,10 @@ pub use loader::Loader;
 pub use sleep::Contents;
 pub use spill::Spill;
 
-use crate::device::{Device, beside, lock};
+use crate::device::{Device, beside, is_running, lock};
 use crate::error::{Bytes, Error, OutOfMemory, Result};
 use crate::pool::Counter;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard, try_lock};
 use chunks::{Chunk, Chunks};
 use uses::{Marks, Uses};
 
@@ -229,7 +229,9 @@ impl HostPool {
     /// Any error of the driver; memory released before it stays released.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Result<u64> {
-        let _turn = lock(&self.inner.turn);
+        let Some(_turn) = self.inner.turn() else {
+            return Ok(0);
+        };
         let reaped = self.inner.reap();
         let released = self.inner.release_idle()?;
         reaped.map(|()| released)
@@ -263,10 +265,10 @@ impl Inner {
                 return Ok(chunk);
             }
             let oldest = {
-                let _turn = lock(&self.turn);
+                let turn = self.turn();
                 // On an error, the memory of the copies in question stays pending. The error is returned only if
                 // there is no other memory.
-                let reaped = self.reap();
+                let reaped = turn.as_ref().map_or(Ok(()), |_| self.reap());
                 if let Some(chunk) = self.take_idle(class) {
                     return Ok(chunk);
                 }
@@ -280,6 +282,15 @@ impl Inner {
             };
             lock(&self.state).stats.waits += 1;
             oldest.wait()?;
+        }
+    }
+
+    /// None in a host call while another asks: that may be the same thread, since a device that is asked may run host
+    /// calls.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match is_running() {
+            true => try_lock(&self.turn),
+            false => Some(lock(&self.turn)),
         }
     }
 

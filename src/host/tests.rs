@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -600,4 +601,34 @@ fn staging_at_the_limit_goes_on_with_its_own_pieces_beside_a_stream_that_failed(
     let mut down = vec![0; data.len()];
     host.stage_out(&stream, up.view(), &mut down).unwrap();
     assert!(down == data);
+}
+
+#[test]
+fn a_host_call_that_runs_while_memory_is_asked_about_takes_other_memory() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for seed in 0..20 {
+            let ground = on(
+                Device::sim(&SimConfig::default().with_seed(seed)).unwrap(),
+                HostPoolConfig::default(),
+            );
+            let source = ground.device_buf(MIB);
+            let mut staged = ground.numbers(0, MIB);
+            let (host, stream) = (ground.host.clone(), &ground.streams[0]);
+            let work = Box::new(move || drop(host.alloc::<u8>(3 * MIB).unwrap()));
+            ground
+                .device
+                .backend()
+                .host_call(stream.raw(), work)
+                .unwrap();
+            source.view().download_into(stream, &mut staged).unwrap();
+            drop(staged);
+            drop(ground.host.alloc::<u8>(3 * MIB).unwrap());
+            drop(source);
+            ground.is_clean();
+        }
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(60))
+        .expect("it waits for itself");
 }
