@@ -130,10 +130,11 @@ impl CudaAsync {
     /// The memory may be used by work queued on `stream` from now on, or ordered after this point.
     ///
     /// # Errors
-    /// Any error of the driver; [`Error::is_device_exhausted`] identifies a request that does not
-    /// fit.
+    /// [`Error::Invalid`] for a stream of another device; any error of the driver;
+    /// [`Error::is_device_exhausted`] identifies a request that does not fit.
     #[inline]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<AsyncBlock> {
+        self.check(stream)?;
         let mut addr = 0;
         // SAFETY: the call writes one address; pool and stream are live.
         unsafe {
@@ -152,15 +153,27 @@ impl CudaAsync {
     /// uses it must be ordered before this point of `stream`.
     ///
     /// # Errors
-    /// Any error of the driver.
+    /// [`Error::Invalid`] for a stream of another device; any error of the driver.
     #[inline]
     pub fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
+        self.check(stream)?;
         // SAFETY: the address came from `alloc`, and the block is gone after this.
         unsafe {
             self.driver
                 .cuMemFreeAsync(block.addr, stream.raw().0 as CuStream)
         }
         .ok(self.driver)
+    }
+
+    /// The driver would follow whatever another device calls a stream.
+    fn check(&self, stream: &Stream) -> Result<()> {
+        match self.device.same(stream.device()) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "stream",
+                "it is of another device than the pool",
+            )),
+        }
     }
 
     /// Most physical bytes that the pool has held.

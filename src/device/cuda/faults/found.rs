@@ -9,6 +9,7 @@ use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
 use crate::host::Contents;
+use crate::interop::CudaAsync;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
 /// A device over the fake driver.
@@ -265,6 +266,18 @@ fn a_device_that_goes_in_a_host_call_is_given_back_by_another_thread() {
         let work = Box::new(move || drop(other));
         device.backend().host_call(stream.raw(), work).unwrap();
         stream.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn the_drivers_pool_takes_no_stream_of_another_device() {
+    with_device(|rig, device| {
+        let theirs = CudaAsync::on(rig.driver, device, None).unwrap();
+        let [own, other] = [device.clone(), Device::host().unwrap()].map(|it| it.stream().unwrap());
+        let block = theirs.alloc(&own, 1 << 20).unwrap();
+        assert!(theirs.alloc(&other, 1 << 20).is_err());
+        theirs.free(block, &own).unwrap();
+        own.synchronize().unwrap();
     });
 }
 
