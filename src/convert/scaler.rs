@@ -10,11 +10,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use super::convert_table::{cut, upload};
 use super::fused::Fused;
 use super::{View, ViewMut, Wide};
-use crate::device::{Event, Launch, Stream, TableUses, Use, ordered};
+use crate::device::{Event, Launch, Stream, TableUses, Use, beside, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
@@ -370,7 +371,7 @@ impl GradScaler {
             return Err(error);
         }
         Ok(PendingState {
-            event,
+            event: Arc::new(event),
             stream: stream.clone(),
             bytes,
         })
@@ -399,7 +400,7 @@ impl GradScaler {
 /// # }
 /// ```
 pub struct PendingState {
-    event: Event,
+    event: Arc<Event>,
     stream: Stream,
     bytes: Box<[u64; STATE_BYTES / 8]>,
 }
@@ -484,8 +485,11 @@ impl Drop for PendingState {
     fn drop(&mut self) {
         // The copy must not outlive its destination. If the copy cannot be waited for, the destination is
         // leaked; other calls report the wait's error.
-        if self.event.synchronize().is_err() {
-            std::mem::forget(std::mem::take(&mut self.bytes));
-        }
+        let (event, bytes) = (Arc::clone(&self.event), std::mem::take(&mut self.bytes));
+        beside(move || {
+            if event.synchronize().is_err() {
+                std::mem::forget(bytes);
+            }
+        });
     }
 }

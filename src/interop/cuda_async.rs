@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::device::{Addr, Device, DeviceKind, Stream};
+use crate::device::{Addr, Device, DeviceKind, Stream, beside};
 use crate::driver::Driver;
 use crate::driver::calls::{CuContext, CuMemLocation, CuMemPool, CuMemPoolProps, CuStream};
 use crate::error::{Error, Result};
@@ -257,10 +257,18 @@ impl Drop for CudaAsync {
         if self.pool == 0 {
             return;
         }
-        let Ok(_entered) = self.enter() else { return };
-        // SAFETY: made by `new` and destroyed once; the driver keeps the memory that blocks still
-        // use.
-        let _ = unsafe { self.driver.cuMemPoolDestroy(self.pool as CuMemPool) };
+        let (pool, device) = (std::mem::take(&mut self.pool), self.device.clone());
+        let own = Self {
+            device,
+            pool: 0,
+            ..*self
+        };
+        beside(move || {
+            let Ok(_entered) = own.enter() else { return };
+            // SAFETY: made by `new` and destroyed once; the driver keeps the memory that blocks still
+            // use.
+            let _ = unsafe { own.driver.cuMemPoolDestroy(pool as CuMemPool) };
+        });
     }
 }
 

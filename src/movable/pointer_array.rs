@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::id::MovableId;
 use super::registry::Registry;
-use crate::device::{Addr, Stream};
+use crate::device::{Addr, Stream, is_running};
 use crate::error::Result;
 
 /// An array of pointers in device memory that moves update, as long as this value lives.
@@ -78,7 +78,7 @@ impl PointerArray {
     }
 
     /// Ends the registration in the order of `stream`, which waits on the device for the last update.
-    /// Dropping the array instead waits on the host.
+    /// Dropping the array instead waits on the host; in a host call, which may not, it waits for nothing.
     ///
     /// # Errors
     /// Any error of the driver. If a wait failed, the host has waited instead. If an update that failed
@@ -94,7 +94,9 @@ impl Drop for PointerArray {
     fn drop(&mut self) {
         // A failed update is reported only by `unregister`.
         let (ready, _) = self.registry.unregister(self.key);
-        ready.wait_here();
+        if !is_running() {
+            ready.wait_here();
+        }
     }
 }
 

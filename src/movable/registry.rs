@@ -15,7 +15,7 @@ use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
 use crate::device::{
     AccessLog, Addr, Awake, Device, GraphRecord, Kept, Queueing, Recorder, Stream, Timeline,
-    beside, lock,
+    beside, is_running, lock,
 };
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
@@ -448,7 +448,7 @@ impl Registry {
     /// result of pending updates.
     pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
         let mut state = lock(&self.state);
-        let settled = match state.arrays.is_behind() {
+        let settled = match state.arrays.is_behind() && !is_running() {
             true => self.settle(&mut state),
             false => Ok(()),
         };

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::{LIMIT, MADE_TO_FAIL, Rig, refused};
+use crate::compact::Goal;
 #[cfg(feature = "convert")]
 use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
-use crate::host::Contents;
+use crate::host::{Contents, HostPool, HostPoolConfig, Loader};
 use crate::interop::CudaAsync;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
@@ -266,6 +267,59 @@ fn a_device_that_goes_in_a_host_call_is_given_back_by_another_thread() {
         let work = Box::new(move || drop(other));
         device.backend().host_call(stream.raw(), work).unwrap();
         stream.synchronize().unwrap();
+    });
+}
+
+#[cfg(feature = "convert")]
+#[test]
+fn what_goes_in_a_host_call_asks_the_driver_nothing_there() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let [stream, other, calls] = [(); 3].map(|()| device.stream().unwrap());
+        let host = HostPool::new(device, HostPoolConfig::default());
+        let scaler = GradScaler::new(&pool, &stream, ScalerConfig::default()).unwrap();
+        let mut staged = host.alloc::<u32>(500).unwrap();
+        let source = pool.alloc_zeroed::<u32>(&stream, 500).unwrap();
+        let (hole, pointers) = (1 << 20, pool.alloc_movable::<u64>(&stream, 500).unwrap());
+        let hole = pool.alloc_movable::<u8>(&stream, hole).unwrap();
+        let moved = pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap();
+        let fixed = pool.alloc_zeroed::<u64>(&stream, 8).unwrap();
+        // SAFETY: the words outlive the array, and nothing else uses them.
+        let array = unsafe { pool.register_pointers(&stream, fixed.addr(), 8) }.unwrap();
+        let inner = pointers.register_pointers().unwrap();
+        let gate = hold(&other);
+        drop(moved.hold(&other).unwrap());
+        drop(hole);
+        pool.compact(&Goal::Full).unwrap();
+        let state = scaler.read(&other).unwrap();
+        source.view().download_into(&other, &mut staged).unwrap();
+        let mut grown = pool.grow_buf::<u32>(&stream, 1 << 20).unwrap();
+        grown.resize(1000).unwrap();
+        let data = std::iter::repeat_with(|| vec![1_u32; 1000]);
+        let loader = Loader::new(&pool, &host, 2, data).unwrap();
+        let theirs = CudaAsync::on(rig.driver, device, None).unwrap();
+        let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
+            ("a scaler's state", Box::new(state)),
+            ("host memory", Box::new((staged, host))),
+            ("a growing buffer", Box::new(grown)),
+            ("arrays of pointers", Box::new((array, inner))),
+            ("a loader", Box::new(loader)),
+            ("a pool of the driver's", Box::new(theirs)),
+            ("movable memory", Box::new((moved, pointers))),
+            ("buffers and a scaler", Box::new((source, fixed, scaler))),
+            ("a pool", Box::new(pool)),
+        ];
+        for (what, it) in all {
+            let (tell, told) = std::sync::mpsc::channel();
+            let work = Box::new(move || {
+                drop(it);
+                tell.send(()).unwrap();
+            });
+            device.backend().host_call(calls.raw(), work).unwrap();
+            told.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(refused(rig.driver), [], "{what}");
+        }
+        drop(gate);
     });
 }
 
