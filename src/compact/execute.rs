@@ -283,41 +283,7 @@ pub(crate) fn step(
     };
     step.wait(&batches)?;
     let error = step.run(&batches, task).err();
-    let Step {
-        ways,
-        bytes,
-        moves,
-        launches,
-        ..
-    } = step;
-    if bytes > 0 {
-        core.count_moves(bytes);
-    }
-    let all = error.is_none() && moves == plan.moves;
-    let whole = all && fresh;
-    let kept = match task.aim {
-        Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
-            goal: goal.clone(),
-            changes: core.heap().changes(),
-            plan: rest(plan, &batches),
-        }),
-        _ => None,
-    };
-    let moved = Moved {
-        bytes,
-        blocks: ways.blocks() as u64,
-        steps: 1,
-        launches,
-        predicted_ns: task.planner.model().nanos(&batches),
-        finished: whole,
-        reached: whole,
-    };
-    Ok(Outcome {
-        moved,
-        ways,
-        kept,
-        error,
-    })
+    Ok(step.end(plan, &batches, task, fresh, error))
 }
 
 impl Step<'_> {
@@ -334,5 +300,44 @@ impl Step<'_> {
             end.record(&self.mover.stream)?;
         }
         Ok(())
+    }
+
+    /// Counts what was moved; keeps the rest of a `plan` that was not carried out whole, unless there was an `error`.
+    fn end(
+        self,
+        plan: Plan,
+        batches: &[Batch],
+        task: &Task<'_>,
+        fresh: bool,
+        error: Option<Error>,
+    ) -> Outcome {
+        if self.bytes > 0 {
+            self.core.count_moves(self.bytes);
+        }
+        let all = error.is_none() && self.moves == plan.moves;
+        let whole = all && fresh;
+        let kept = match task.aim {
+            Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
+                goal: goal.clone(),
+                changes: self.core.heap().changes(),
+                plan: rest(plan, batches),
+            }),
+            _ => None,
+        };
+        let moved = Moved {
+            bytes: self.bytes,
+            blocks: self.ways.blocks() as u64,
+            steps: 1,
+            launches: self.launches,
+            predicted_ns: task.planner.model().nanos(batches),
+            finished: whole,
+            reached: whole,
+        };
+        Outcome {
+            moved,
+            ways: self.ways,
+            kept,
+            error,
+        }
     }
 }

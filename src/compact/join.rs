@@ -144,23 +144,17 @@ pub(crate) fn join(
     core.wait_for_holes(lane.slot)?;
     let timeline = &lane.stream.timeline;
     for run in gathering.carried {
-        let waited = match seeded!("runs-joined-under-their-uses") {
-            true => Ok(()),
-            false => uses_waited_for(&*owners, run, &core, timeline),
-        };
-        let carried =
-            waited.and_then(|()| core.carry(run, end, Epoch::new(lane.slot, timeline.open_tick())));
-        let (ways, ids) = match carried {
+        let epoch = || Epoch::new(lane.slot, timeline.open_tick());
+        let waited = wait_for_uses(&*owners, run, &core, timeline);
+        let (ways, ids) = match waited.and_then(|()| core.carry(run, end, epoch())) {
             Ok(carried) => carried,
             Err(error) => {
                 joined.error = Some(error);
                 break;
             }
         };
-        let ways = ways.into_iter();
-        let ways: Vec<Move> = ways
-            .map(|(src, dst, bytes)| Move { src, dst, bytes })
-            .collect();
+        let way = |(src, dst, bytes)| Move { src, dst, bytes };
+        let ways: Vec<Move> = ways.into_iter().map(way).collect();
         #[cfg(feature = "sanitize")]
         super::sanitizer_hooks::SanitizerHooks::before(&mover.stream, &ways, shared.base)
             .after(&mover.stream, true);
@@ -178,12 +172,15 @@ pub(crate) fn join(
 }
 
 /// Makes the moving stream wait for the uses of all blocks in `run`.
-fn uses_waited_for(
+fn wait_for_uses(
     owners: &dyn Owners,
     run: &Run,
     core: &crate::pool::Core,
     timeline: &crate::device::Timeline,
 ) -> Result<()> {
+    if seeded!("runs-joined-under-their-uses") {
+        return Ok(());
+    }
     let inside = |&(at, _, taken): &(u64, u64, bool)| taken && (run.start..run.end).contains(&at);
     for (at, _, _) in core.mapped_extents().filter(inside) {
         owners.uses(at, &mut |theirs, tick| {

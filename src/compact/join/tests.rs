@@ -77,7 +77,7 @@ fn the_uses_of_every_block_of_a_run_are_waited_for_and_of_no_other() {
     }
     let asked = Asked(RefCell::default());
     let run = run(1024, 4096, 0, true, 0);
-    uses_waited_for(&asked, &run, &core, timeline).expect("no wait fails");
+    wait_for_uses(&asked, &run, &core, timeline).expect("no wait fails");
     assert_eq!(asked.0.into_inner(), [1024, 2048, 4096]);
 }
 
