@@ -102,7 +102,7 @@ pub(crate) struct TransferState {
     pub(super) batches: VecDeque<Batch>,
     /// Oldest first.
     pub(super) used: Vec<Used>,
-    /// Empty lists, to be used again.
+    /// Empty lists, kept so that a batch allocates no host memory.
     pub(super) spare: Vec<Vec<Cached>>,
     /// Batches taken.
     pub(super) steps: Steps,
