@@ -29,17 +29,16 @@ use std::collections::BTreeMap;
 
 use super::bins::{Bins, UNIT};
 use super::epoch::{Epoch, FRESH, StreamIndex};
-use super::extent::{Extent, Id, NONE, SMALL_BYTES, State};
+use super::extent::{Extent, Id, NIL, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
 pub(crate) struct Extents {
-    /// The first record is `NIL` and no extent.
+    /// The first record is [`NIL`] and no extent.
     table: Vec<Extent>,
     /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,
     indexes: Vec<Bins>,
     gaps: BTreeMap<u64, Id>,
-    first: Id,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
     changes: u64,
@@ -58,7 +57,6 @@ impl Extents {
             spare: Vec::new(),
             indexes: vec![Default::default()],
             gaps: BTreeMap::from([(0, 1)]),
-            first: 1,
             hole_sums: (0, 0),
             changes: 0,
             taken: 0,
@@ -151,13 +149,14 @@ impl Extents {
         from
     }
 
+    /// The lowest extent, always the same record: cuts and joins keep the lower one.
     pub(crate) fn first(&self) -> Id {
-        self.first
+        NIL + 1
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> {
         let next = |&id: &Id| Some(self.get(id).next).filter(|&next| next != NONE);
-        std::iter::successors(Some(self.first), next).map(|id| (id, self.get(id)))
+        std::iter::successors(Some(self.first()), next).map(|id| (id, self.get(id)))
     }
 
     #[inline(always)]

@@ -221,12 +221,7 @@ impl Lane {
         }
     }
 
-    /// The lane of private memory that serves requests while the stream is under capture.
-    pub(crate) fn captured(&self) -> Option<Arc<Self>> {
-        latch(&self.state).captured.clone()
-    }
-
-    /// Replaces [`Lane::captured`]; returns the lane before.
+    /// Sets which lane of private memory serves requests while the stream is under capture; returns the one before.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
         let mut state = latch(&self.state);
         state.aside = state.retired || state.asleep || captured.is_some();
@@ -242,7 +237,7 @@ impl Lane {
             }
             return;
         };
-        let already = self.captured();
+        let already = latch(&self.state).captured.clone();
         let already = already.as_ref().and_then(|lane| lane.private.as_ref());
         if already.is_some_and(|private| private.is_of(recorder)) {
             return;

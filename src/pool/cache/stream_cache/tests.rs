@@ -194,7 +194,7 @@ fn a_lane_ends_that_a_block_came_back_to_before_it_was_told_of_its_captures_end(
     let lane = world.lane(0);
     let block = world.pool.alloc(&world.streams[0], 3 << 20).unwrap();
     let capture = world.streams[0].begin_capture().unwrap();
-    let captured = lane.captured();
+    let captured = latch(&lane.state).captured.clone();
     assert!(captured.is_some());
     drop(capture.end().unwrap());
     lane.set_captured(captured);
