@@ -466,6 +466,14 @@ impl<'a> TableUses<'a> {
         others: &[Option<Use<'_>>],
         work: impl FnOnce() -> R,
     ) -> Result<R> {
+        let Waits { marks, graphs, .. } = &mut self.waits;
+        graphs.retain(|graph| {
+            let is_over = graph.is_over();
+            if let (true, Some((theirs, tick))) = (is_over, graph.last()) {
+                raise(marks, &theirs, tick);
+            }
+            !is_over
+        });
         let under_way = begin(stream, others, Some(self))?;
         let outcome = work();
         drop(under_way);
@@ -486,5 +494,36 @@ impl Drop for Ending {
 impl std::fmt::Debug for TableUses<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TableUses({} tensors)", self.tensors.len())
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_forgets_the_graphs_that_are_gone() {
+        let device = Device::host().expect("the host device");
+        let stream = device.stream().expect("a stream");
+        let log = AccessLog::new(&stream.core().timeline, 64);
+        let place = Place {
+            log: &log,
+            home: stream.core(),
+            from: 0,
+            awake: None,
+        };
+        let mut table = TableUses::new(vec![place.used(64, true)]);
+        for _ in 0..50 {
+            let capture = stream.begin_capture().expect("a capture");
+            (table.launch(stream.core(), &[], || ())).expect("captured");
+            let graph = capture.end().expect("a graph");
+            graph.launch(&stream).expect("queued");
+        }
+        let count = table.waits.graphs.len();
+        assert!(count <= 1, "{count} graphs are kept");
+        // What the last of them does is waited for.
+        (table.launch(stream.core(), &[], || ())).expect("queued");
+        assert!(table.waits.graphs.is_empty() && table.waits.marks.is_empty());
     }
 }
