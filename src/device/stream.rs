@@ -16,6 +16,12 @@ use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 impl StreamCore {
+    /// Whether the application has a handle of it.
+    #[cfg(any(test, feature = "cudarc"))]
+    pub(crate) fn has_handle(&self) -> bool {
+        lock(&self.handle).strong_count() > 0
+    }
+
     /// Waits on the host for everything queued so far, and records that it is done.
     ///
     /// # Errors

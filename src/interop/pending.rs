@@ -58,16 +58,16 @@ impl Span {
 
 impl Pending {
     /// Enters the uses that conflict with `span` into the log at `place`. The caller's borrow shows that they
-    /// are queued.
+    /// are queued. Those of streams that nobody has any more are queued too.
     pub(super) fn settle(&self, place: Place<'_>, span: Span) {
         lock(&self.begun).retain(|begun| {
-            let meets = begun.span.meets(span);
-            if meets {
+            let (meets, is_left) = (begun.span.meets(span), is_left(&begun.stream));
+            if meets || is_left {
                 let Span { from, to, writes } = begun.span;
                 let used = place.offset(from).used(to - from, writes);
                 note_behind(&begun.stream, used, false, begun.captures);
             }
-            !meets || begun.merged && !span.covers(begun.span)
+            !is_left && (!meets || begun.merged && !span.covers(begun.span))
         });
     }
 
@@ -102,6 +102,15 @@ impl Pending {
         }
         Ok(())
     }
+}
+
+/// Whether the application has let go of the stream, by both libraries.
+fn is_left(stream: &StreamCore) -> bool {
+    let of_theirs = stream
+        .owner
+        .get()
+        .is_none_or(|it| Arc::strong_count(it) == 1);
+    of_theirs && !stream.has_handle()
 }
 
 /// Adds a use, or merges it with one that is the same, or with another once there are [`MANY`].
@@ -272,6 +281,19 @@ mod tests {
         }
         let count = lock(&world.pending.begun).len();
         assert!(count <= 64, "{count} uses are kept");
+    }
+
+    #[test]
+    fn reads_of_streams_that_are_gone_are_few_however_many_there_were() {
+        let mut world = world();
+        for _ in 0..100 {
+            world.theirs = world.home.device().stream().expect("a stream");
+            world.begin(bytes(0, 10, false));
+        }
+        let count = lock(&world.pending.begun).len();
+        assert!(count <= 2, "{count} uses are kept, and their streams");
+        let streams = world.home.device().counts().streams;
+        assert!(streams <= 10, "{streams} streams");
     }
 
     #[test]
