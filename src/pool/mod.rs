@@ -69,7 +69,7 @@ pub use stats::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 pub use structure::Block;
 pub use view::{Rows, RowsMut, View, ViewMut};
 
-use crate::device::{Device, Stream};
+use crate::device::{Device, Stream, beside};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, is_latched};
 use cache::{MISSED, thread_map};
@@ -131,7 +131,9 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.close();
+        let shared = Arc::clone(&self.shared);
+        // It waits for blocks that other streams use.
+        beside(move || shared.close());
     }
 }
 

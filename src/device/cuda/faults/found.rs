@@ -9,7 +9,7 @@ use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
-use crate::host::{Contents, HostPool, HostPoolConfig, Loader};
+use crate::host::{Contents, HostPool, HostPoolConfig};
 use crate::interop::CudaAsync;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
@@ -295,15 +295,15 @@ fn what_goes_in_a_host_call_asks_the_driver_nothing_there() {
         source.view().download_into(&other, &mut staged).unwrap();
         let mut grown = pool.grow_buf::<u32>(&stream, 1 << 20).unwrap();
         grown.resize(1000).unwrap();
-        let data = std::iter::repeat_with(|| vec![1_u32; 1000]);
-        let loader = Loader::new(&pool, &host, 2, data).unwrap();
+        let mut used = pool.alloc(&stream, 1 << 20).unwrap();
+        used.record_use(&other).unwrap();
+        drop(used);
         let theirs = CudaAsync::on(rig.driver, device, None).unwrap();
         let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
             ("a scaler's state", Box::new(state)),
             ("host memory", Box::new((staged, host))),
             ("a growing buffer", Box::new(grown)),
             ("arrays of pointers", Box::new((array, inner))),
-            ("a loader", Box::new(loader)),
             ("a pool of the driver's", Box::new(theirs)),
             ("movable memory", Box::new((moved, pointers))),
             ("buffers and a scaler", Box::new((source, fixed, scaler))),
