@@ -281,8 +281,17 @@ impl Recorder {
         }
         theirs.wait_for(gate, gate.open_tick())?;
         let mut state = lock(&self.state);
-        if !state.users.contains(stream) {
-            state.users.push(stream.clone());
+        if state.users.contains(stream) {
+            return Ok(());
+        }
+        // A stream of the crate's that only the graph has is given nothing more.
+        let is_left = |user: &mut Stream| user.core().owned && Arc::strong_count(&user.handle) == 1;
+        let left: Vec<Stream> = state.users.extract_if(.., is_left).collect();
+        state.users.push(stream.clone());
+        drop(state);
+        for user in left {
+            let timeline = &user.core().timeline;
+            self.outlast(timeline, timeline.queued_tick());
         }
         Ok(())
     }

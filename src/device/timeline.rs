@@ -628,6 +628,20 @@ mod tests {
     }
 
     #[test]
+    fn a_graph_keeps_no_streams_that_nobody_else_has() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let graph = stream.begin_capture().unwrap().end().unwrap();
+        for _ in 0..50 {
+            graph.launch(&device.stream().unwrap()).unwrap();
+        }
+        let streams = device.counts().streams;
+        assert!(streams <= 5, "{streams} streams");
+        graph.launch(&stream).unwrap();
+        stream.synchronize().unwrap();
+    }
+
+    #[test]
     fn a_stream_keeps_no_more_of_its_graphs_than_may_run_still() {
         let device = Device::host().unwrap();
         let [a, b, _] = streams(&device);
