@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::id::MovableId;
-use crate::device::Addr;
+use crate::device::{Addr, panicked};
 
 /// A block has a new address.
 ///
@@ -47,14 +47,58 @@ pub(super) type Calls = Vec<(Callback, Relocation)>;
 pub(super) fn tell(calls: Calls) {
     let mut first = None;
     for (callback, relocation) in calls {
-        let told = catch_unwind(AssertUnwindSafe(|| callback(&relocation)));
-        if let Err(panic) = told
-            && first.is_none()
-        {
-            first = Some(panic);
+        let told = catch_unwind(AssertUnwindSafe(move || callback(&relocation)));
+        match told {
+            Err(panic) if first.is_none() => first = Some(panic),
+            // The panic's value is the application's, and its drop may panic.
+            Err(panic) => _ = panicked("callback", panic),
+            Ok(()) => {}
         }
     }
     if let Some(panic) = first {
         resume_unwind(panic);
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Panics when it is dropped, unless that is while a thread panics.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "dropped");
+        }
+    }
+
+    #[test]
+    fn all_callbacks_are_called_whatever_the_ones_before_panicked_with() {
+        let called = Arc::new(AtomicUsize::new(0));
+        let relocation = Relocation {
+            id: MovableId {
+                index: 0,
+                generation: 0,
+            },
+            from: 0,
+            to: 256,
+            bytes: 256,
+            number: 0,
+        };
+        let calls = [(); 3].map(|()| {
+            let called = Arc::clone(&called);
+            let callback: Callback = Arc::new(move |_| {
+                called.fetch_add(1, Ordering::Relaxed);
+                std::panic::panic_any(Bomb);
+            });
+            (callback, relocation)
+        });
+        let told = catch_unwind(AssertUnwindSafe(|| tell(calls.into())));
+        std::mem::forget(told.unwrap_err());
+        assert_eq!(called.load(Ordering::Relaxed), 3);
     }
 }
