@@ -3,13 +3,16 @@
 use std::time::{Duration, Instant};
 
 use super::{LIMIT, MADE_TO_FAIL, Rig, refused};
+#[cfg(feature = "convert")]
 use crate::compact::Goal;
 #[cfg(feature = "convert")]
 use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
-use crate::host::{Contents, HostPool, HostPoolConfig};
+use crate::host::Contents;
+#[cfg(feature = "convert")]
+use crate::host::{HostPool, HostPoolConfig};
 use crate::interop::CudaAsync;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
