@@ -206,8 +206,14 @@ impl Event {
     /// [`Device::timing_event`], recorded and done.
     ///
     /// # Errors
-    /// Any error of the driver.
+    /// [`Error::Invalid`] if `earlier` is of another device; any error of the driver.
     pub fn elapsed_ns(&self, earlier: &Self) -> Result<f64> {
+        if !self.device.same(&earlier.device) {
+            return Err(Error::invalid(
+                "event",
+                "it is of another device than the later one",
+            ));
+        }
         self.device
             .backend()
             .event_elapsed_ns(earlier.raw, self.raw)

@@ -81,11 +81,12 @@ impl PointerArray {
     /// Dropping the array instead waits on the host; in a host call, which may not, it waits for nothing.
     ///
     /// # Errors
-    /// Any error of the driver. If a wait failed, the host has waited instead. If an update that failed
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; any error of the driver. If a wait failed, the host has waited instead. If an update that failed
     /// before failed again, the array still holds the addresses from before the move.
     pub fn unregister(self, stream: &Stream) -> Result<()> {
+        let checked = self.registry.check_stream(stream);
         let (ready, settled) = self.registry.unregister(self.key);
-        let waited = ready.wait_on(&stream.core().timeline);
+        let waited = checked.and_then(|()| ready.wait_on(&stream.core().timeline));
         settled.and(waited.inspect_err(|_| ready.wait_here()))
     }
 }

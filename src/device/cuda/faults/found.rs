@@ -338,6 +338,27 @@ fn the_drivers_pool_takes_no_stream_of_another_device() {
     });
 }
 
+#[test]
+fn no_function_takes_an_event_or_a_stream_of_another_device() {
+    with_device(|_, device| {
+        let pool = pool(device);
+        let other = Device::host().unwrap();
+        let [stream, theirs] = [device, &other].map(|it| it.stream().unwrap());
+        let [event, of_other] = [device, &other].map(|it| it.timing_event().unwrap());
+        event.record(&stream).unwrap();
+        of_other.record(&theirs).unwrap();
+        stream.synchronize().unwrap();
+        theirs.synchronize().unwrap();
+        let words = event.elapsed_ns(&of_other).unwrap_err().to_string();
+        assert!(words.contains("another device"), "{words}");
+        let pointers = pool.alloc_movable::<u64>(&stream, 8).unwrap();
+        let array = pointers.register_pointers().unwrap();
+        let words = array.unregister(&theirs).unwrap_err().to_string();
+        assert!(words.contains("another device"), "{words}");
+        drop(pointers.register_pointers().unwrap());
+    });
+}
+
 /// Blocks the stream until the returned sender is dropped.
 fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
