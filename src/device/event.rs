@@ -173,10 +173,24 @@ impl Event {
     /// [`Error::Invalid`] if it was recorded in a capture; any error of the driver.
     pub fn is_done(&self) -> Result<bool> {
         self.refuse_captured()?;
-        let marked = lock(&self.marked);
-        let done = self.device.backend().event_query(self.raw)?;
-        if let (true, Some(marked)) = (done, marked.as_ref()) {
-            marked.timeline.reached(marked.tick);
+        self.passed(|| self.device.backend().event_query(self.raw))
+    }
+
+    /// Asks whether the record is done, or waits for it, without a lock: a host call that runs meanwhile may use the
+    /// event.
+    fn passed(&self, ask: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        let before = lock(&self.marked)
+            .as_ref()
+            .map(|m| (Arc::clone(&m.timeline), m.tick));
+        let done = ask()?;
+        // If the event was recorded again meanwhile, the answer may have been about the new record, so
+        // nothing is learnt.
+        if let (true, Some((timeline, tick)), Some(now)) =
+            (done, before, lock(&self.marked).as_ref())
+            && Arc::ptr_eq(&timeline, &now.timeline)
+            && (tick == now.tick || seeded!("event-waited-for-is-the-one-recorded-again"))
+        {
+            timeline.reached(now.tick);
         }
         Ok(done)
     }
@@ -187,19 +201,8 @@ impl Event {
     /// [`Error::Invalid`] if it was recorded in a capture; any error of the driver.
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_captured()?;
-        let before = lock(&self.marked)
-            .as_ref()
-            .map(|m| (Arc::clone(&m.timeline), m.tick));
-        self.device.backend().event_sync(self.raw)?;
-        // If the event was recorded again meanwhile, the wait may have been for the new record, so
-        // nothing is learnt.
-        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref())
-            && Arc::ptr_eq(&timeline, &now.timeline)
-            && (tick == now.tick || seeded!("event-waited-for-is-the-one-recorded-again"))
-        {
-            timeline.reached(now.tick);
-        }
-        Ok(())
+        let wait = || self.device.backend().event_sync(self.raw);
+        self.passed(|| wait().map(|()| true)).map(|_| ())
     }
 
     /// Nanoseconds of device time from `earlier` to this event, both made by

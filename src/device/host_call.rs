@@ -13,6 +13,7 @@ use crate::sync::plain::lock;
 
 thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
+    static RUNS_NONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs a host call on the calling thread; returns a panic as an error.
@@ -27,6 +28,20 @@ pub(super) fn run(work: impl FnOnce()) -> Result<()> {
 /// Whether the calling thread runs a host call.
 pub(crate) fn is_running() -> bool {
     IS_RUNNING.get()
+}
+
+/// Runs `ask`, in which this thread runs no host call, as it may hold locks that one asks for. A device that runs work
+/// when it is asked runs none then.
+pub(crate) fn without_any<R>(ask: impl FnOnce() -> R) -> R {
+    let before = RUNS_NONE.replace(true);
+    let answer = ask();
+    RUNS_NONE.set(before);
+    answer
+}
+
+/// Whether the calling thread runs a host call, or may run none.
+pub(super) fn may_run_none() -> bool {
+    is_running() || RUNS_NONE.get()
 }
 
 /// Returns an error on a thread that runs a host call.

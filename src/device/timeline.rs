@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use super::raw::RawStream;
 use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recorder, Timeline};
 use super::ticks::Ticks;
-use super::{beside, lock};
+use super::{beside, host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Condvar, Mutex};
@@ -316,10 +316,11 @@ impl Timeline {
             full.then(|| order.marks[order.marks.len() / 2].clone())
         };
         // A stream that others only wait for may never be polled otherwise. An error of the query is ignored
-        // here; the next caller that asks gets it.
+        // here; the next caller that asks gets it. The caller may hold a lock.
+        let ask = |mark: &Mark| host_call::without_any(|| backend.event_query(mark.event.raw));
         if let Some(mark) = middle
             && !self.device.is_capturing()
-            && (backend.event_query(mark.event.raw)).unwrap_or(false)
+            && ask(&mark).unwrap_or(false)
         {
             self.reached(mark.tick);
         }
@@ -498,6 +499,7 @@ impl Drop for Timeline {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::sim::SimConfig;
     use crate::device::{Device, Stream, Timeline, lock};
 
     fn streams(device: &Device) -> [Stream; 3] {
@@ -597,6 +599,39 @@ mod tests {
         event.synchronize().unwrap();
         assert!(of(&b).is_behind(of(&a), tick));
         assert!(!of(&b).is_behind(of(&a), of(&a).open_tick()));
+    }
+
+    #[test]
+    fn an_event_may_be_asked_about_in_a_host_call_that_runs_while_it_is_asked_about() {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let device = Device::sim(&SimConfig::default()).unwrap();
+            let [a, ..] = streams(&device);
+            let event = std::sync::Arc::new(device.event().unwrap());
+            let again = std::sync::Arc::clone(&event);
+            let work = Box::new(move || _ = again.is_done());
+            device.backend().host_call(a.raw(), work).unwrap();
+            event.record(&a).unwrap();
+            while !event.is_done().unwrap() {}
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(std::time::Duration::from_secs(60))
+            .expect("it waits for itself");
+    }
+
+    #[test]
+    fn no_host_call_runs_in_a_wait_whose_caller_may_hold_a_lock() {
+        for seed in 0..20 {
+            let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+            let [a, b, _] = streams(&device);
+            let (tell, told) = std::sync::mpsc::channel();
+            let work = Box::new(move || tell.send(()).unwrap());
+            device.backend().host_call(a.raw(), work).unwrap();
+            for _ in 0..4 * super::MARKS {
+                b.wait_stream(&a).unwrap();
+            }
+            assert!(told.try_recv().is_err(), "it ran under seed {seed}");
+        }
     }
 
     #[test]

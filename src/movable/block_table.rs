@@ -8,7 +8,7 @@ use super::callback::Callback;
 use super::id::MovableId;
 use super::shelf::Away;
 use crate::compact::{Move, Owners};
-use crate::device::{AccessLog, Addr, Timeline};
+use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
 use crate::error::{Error, Result};
 use crate::pool::{Block, Event};
 use crate::seeded::seeded;
@@ -41,10 +41,12 @@ impl Marks {
     /// Removes ticks that are done. The driver is queried only when the number of ticks has doubled
     /// since the last query.
     fn forget_done(&mut self) {
-        let asks = self.0.len() >= self.1;
+        let asks = self.0.len() >= self.1 && !is_running();
         self.0.retain(|(theirs, tick)| {
             let is_done = |done: u64| done >= *tick;
-            !(is_done(theirs.done()) || asks && theirs.poll_to(*tick).is_ok_and(is_done))
+            // The caller holds the registry's lock.
+            let ask = || without_host_calls(|| theirs.poll_to(*tick)).is_ok_and(is_done);
+            !(is_done(theirs.done()) || asks && ask())
         });
         if asks {
             self.1 = MANY.max(2 * self.0.len());

@@ -1,6 +1,9 @@
 //! Arrays of pointers: which are refused, and how long many registrations and removals take.
 
 use super::*;
+use crate::device::Device;
+use crate::device::sim::SimConfig;
+use crate::pool::{Pool, PoolConfig};
 
 fn block(index: u32) -> Place {
     Place::Block(MovableId {
@@ -68,4 +71,26 @@ fn arrays_with_a_slot_in_common_are_refused_and_others_are_not() {
     }
     assert_eq!(arrays.list.len(), all - 3);
     arrays.add(block(1), 4, None).expect("the other is gone");
+}
+
+#[test]
+fn an_array_may_go_in_a_host_call_that_runs_while_uses_are_asked_about() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for seed in 0..20 {
+            let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+            let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+            let streams = [(); 20].map(|()| device.stream().unwrap());
+            let pointers = pool.alloc_movable::<u64>(&streams[0], 8).unwrap();
+            let array = pointers.register_pointers().unwrap();
+            let work = Box::new(move || drop(array));
+            device.backend().host_call(streams[0].raw(), work).unwrap();
+            for stream in &streams {
+                drop(pool.hold_id(pointers.id(), stream).unwrap());
+            }
+        }
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(std::time::Duration::from_secs(60))
+        .expect("it waits for itself");
 }
