@@ -368,7 +368,8 @@ impl Registry {
         }
         if doomed {
             // Freeing fails only for a stream that the caller passes; there is none here.
-            let _ = self.free(id, None);
+            let registry = Arc::clone(self);
+            beside(move || _ = registry.free(id, None));
         }
     }
 

@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::device::{Addr, StreamCore, lock};
+use crate::device::{Addr, StreamCore, beside, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, StreamIndex, UNIT};
@@ -175,7 +175,8 @@ impl Lane {
         drop(core);
         if is_over {
             drop(self.shared.lock_drained());
-            self.shared.ease();
+            let shared = Arc::clone(&self.shared);
+            beside(move || shared.ease());
         }
     }
 
@@ -349,6 +350,17 @@ impl Lane {
     ) {
         if home.private.is_some() || self.timeline.is_captured() {
             drop(state);
+            if is_running() && std::ptr::eq(self, home) {
+                // The driver is called. The block keeps its lane meanwhile.
+                let extent = IdAndSlack::of(block.id, block.bytes, requested);
+                let late = Block::unseen(home, block.addr, extent, requested);
+                return beside(move || {
+                    let lane = ManuallyDrop::new(late).lane;
+                    // SAFETY: the block is freed here.
+                    let lane = unsafe { lane.get() };
+                    lane.free_by_core(latch(&lane.state), lane, block, requested);
+                });
+            }
             if self.free_captured(home, block, requested) {
                 return;
             }
@@ -394,7 +406,7 @@ impl Lane {
         let over = core.is_over_soft_limit().then(|| Arc::clone(&self.shared));
         drop(core);
         if let Some(shared) = over {
-            shared.ease();
+            beside(move || shared.ease());
         }
         if leaves {
             home.leave();

@@ -359,6 +359,57 @@ fn no_function_takes_an_event_or_a_stream_of_another_device() {
     });
 }
 
+#[test]
+fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let [stream, other, calls] = [(); 3].map(|()| device.stream().unwrap());
+        let config = PoolConfig::default().soft_limit(1).cache_bytes(0);
+        let eased = Pool::new(device, config.handles(HandleSize::Granule)).unwrap();
+        let over = [(); 3].map(|()| eased.alloc(&stream, 1 << 21).unwrap());
+        let captured = device.stream().unwrap();
+        let capture = captured.begin_capture().unwrap();
+        let part = pool.alloc(&captured, 1 << 20).unwrap();
+        let graph = capture.end().unwrap();
+        let gate = hold(&other);
+        let closed = Pool::new(device, PoolConfig::default()).unwrap();
+        let mut used = closed.alloc(&stream, 1 << 20).unwrap();
+        used.record_use(&other).unwrap();
+        drop(used);
+        let held_on: &'static Stream = Box::leak(Box::new(device.stream().unwrap()));
+        let freed = pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap();
+        drop(freed.hold(&other).unwrap());
+        let last = pool.hold_id(freed.id(), held_on).unwrap();
+        drop(freed);
+        let shared = pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap();
+        let many = [(); 16].map(|()| device.stream().unwrap());
+        for stream in &many {
+            drop(pool.hold_id(shared.id(), stream).unwrap());
+        }
+        let one_more = pool.hold_id(shared.id(), held_on).unwrap();
+        let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
+            ("blocks over the soft limit", Box::new(over)),
+            ("a part of a graph's memory", Box::new(part)),
+            ("a pool whose memory others use", Box::new(closed)),
+            ("the last guard of freed memory", Box::new(last)),
+            ("a guard after many", Box::new(one_more)),
+        ];
+        for (what, it) in all {
+            let (tell, told) = std::sync::mpsc::channel();
+            let work = Box::new(move || {
+                drop(it);
+                tell.send(()).unwrap();
+            });
+            device.backend().host_call(calls.raw(), work).unwrap();
+            told.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(refused(rig.driver), [], "{what}");
+        }
+        drop((gate, graph));
+        // SAFETY: it was leaked above, and the guards on it are gone.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(held_on).cast_mut()) });
+    });
+}
+
 /// Blocks the stream until the returned sender is dropped.
 fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
