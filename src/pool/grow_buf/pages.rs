@@ -102,13 +102,11 @@ impl Pages {
     /// Releases unused frames, if the work that may use them is done, or behind a `wait` of the host. Returns the
     /// bytes released, and whether the addresses were too. What the driver refuses stays until the next time.
     pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
-        if wait && self.wait_for_awaited().is_err() {
+        if !self.has_passed(wait) && wait {
             return (0, false);
         }
         let mut state = lock(&self.state);
-        let is_done = |(timeline, tick): &Mark| {
-            timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
-        };
+        let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
         let some = state.used < state.frames.len();
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return (0, false);
@@ -123,14 +121,20 @@ impl Pages {
         (released, gone)
     }
 
-    /// Waits on the host, without the lock: another thread may grow the buffer meanwhile.
-    fn wait_for_awaited(&self) -> Result<()> {
+    /// Asks how far the work is, or waits on the host, without the lock: another thread, or a host call on this one,
+    /// may use the buffer meanwhile.
+    fn has_passed(&self, wait: bool) -> bool {
         let state = lock(&self.state);
         let some = state.used < state.frames.len();
         let awaited = some.then(|| state.awaited.clone());
         drop(state);
         let mut each = awaited.iter().flatten();
-        each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
+        each.all(|(timeline, tick)| match wait {
+            true => timeline.sync_to(*tick).is_ok(),
+            false => {
+                timeline.done() >= *tick || timeline.poll_to(*tick).is_ok_and(|it| it >= *tick)
+            }
+        })
     }
 
     fn unreserve(&self) -> Result<()> {
@@ -171,7 +175,7 @@ fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
 pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     // A failure here loses the memory and cannot be mended.
     for pages in all {
-        let _ = pages.wait_for_awaited();
+        let _ = pages.has_passed(true);
     }
     drop(arena);
     for pages in all {

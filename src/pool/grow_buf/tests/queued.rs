@@ -1,6 +1,7 @@
 //! What queued work and graphs use of a buffer stays until they are done with it.
 
 use super::*;
+use crate::device::sim::SimConfig;
 use crate::host::Contents;
 
 #[test]
@@ -256,4 +257,31 @@ fn a_trim_gives_back_what_buffers_no_longer_use_however_much_it_keeps() {
         assert_eq!(ground.grown(), 1);
         assert_eq!(ground.pool.stats().reserved.current, 3 * granule);
     }
+}
+
+#[test]
+fn a_buffer_may_go_in_a_host_call_that_runs_while_its_work_is_asked_about() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for seed in 0..20 {
+            let sim = SimConfig::default().with_seed(seed);
+            let ground = ground_on(Device::sim(&sim).unwrap(), small());
+            let [home, other] = &ground.streams;
+            let mut buffer = ground.filled(4, 1);
+            buffer.view_mut().fill(other, 2).unwrap();
+            buffer.resize(ground.granule).unwrap();
+            let work = Box::new(move || drop(buffer));
+            ground.device.backend().host_call(home.raw(), work).unwrap();
+            for _ in 0..3 {
+                ground.pool.shared().settle_all(false);
+            }
+            ground.finish();
+            while ground.pool.stats().grown > 0 {
+                ground.pool.trim(0).unwrap();
+            }
+        }
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(60))
+        .expect("it waits for itself");
 }
