@@ -103,7 +103,9 @@ impl Timeline {
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
         let mut done = self.graphs_since(0);
-        done.retain(|graph| recorder.is_some() && graph.is_done());
+        // The caller holds a lock that a host call may ask for.
+        let is_done = |graph: &GraphRecord| host_call::without_any(|| graph.is_done());
+        done.retain(|graph| recorder.is_some() && is_done(graph));
         // No record and no wait that did not see the capture is being made now.
         let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
@@ -613,6 +615,26 @@ mod tests {
             device.backend().host_call(a.raw(), work).unwrap();
             event.record(&a).unwrap();
             while !event.is_done().unwrap() {}
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(std::time::Duration::from_secs(60))
+            .expect("it waits for itself");
+    }
+
+    #[test]
+    fn a_stream_may_be_asked_about_in_a_host_call_that_runs_while_its_capture_begins() {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for seed in 0..20 {
+                let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+                let [a, b, _] = streams(&device);
+                let (graph, again) = (a.begin_capture().unwrap().end().unwrap(), a.clone());
+                let work = Box::new(move || _ = again.is_idle());
+                device.backend().host_call(b.raw(), work).unwrap();
+                graph.launch(&b).unwrap();
+                drop(graph);
+                drop(a.begin_capture().unwrap());
+            }
             tell.send(()).unwrap();
         });
         told.recv_timeout(std::time::Duration::from_secs(60))

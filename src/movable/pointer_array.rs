@@ -81,8 +81,9 @@ impl PointerArray {
     /// Dropping the array instead waits on the host; in a host call, which may not, it waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; any error of the driver. If a wait failed, the host has waited instead. If an update that failed
-    /// before failed again, the array still holds the addresses from before the move.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; any error of the driver. If a
+    /// wait failed, the host has waited instead. If an update that failed before failed again, the array still holds
+    /// the addresses from before the move.
     pub fn unregister(self, stream: &Stream) -> Result<()> {
         let checked = self.registry.check_stream(stream);
         let (ready, settled) = self.registry.unregister(self.key);
