@@ -9,13 +9,14 @@
 //! A part is a [`Block`] of a lane of its own, which has no cache.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::cache::Cached;
 use super::stats::counters::Blocks;
 use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
+use crate::device::{Addr, Kept, Recorder, Stream, Timeline, beside, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::seeded::seeded;
@@ -259,13 +260,19 @@ impl Lane {
 
     /// Frees on this lane a block that a graph keeps or will keep; false for another block.
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
+        let extent = IdAndSlack::of(block.id, block.bytes, requested);
+        let again = || Block::unseen(home, block.addr, extent, requested);
+        if is_running() && std::ptr::eq(self, home) {
+            // This calls the driver. The block keeps its lane until another thread frees it.
+            let late = ManuallyDrop::new(again());
+            beside(move || late.lane().free_foreign(late.lane(), block, requested));
+            return true;
+        }
         let timeline = &self.stream.timeline;
         let capture = timeline.recorder();
         let is_its =
             |private: &&Arc<Private>| (capture.as_ref()).is_none_or(|it| private.is_of(it));
         let Some(private) = home.private.as_ref().filter(is_its) else {
-            let extent = IdAndSlack::of(block.id, block.bytes, requested);
-            let again = || Block::unseen(home, block.addr, extent, requested);
             let kept = capture.map(|it| keep_block(again(), vec![it], timeline));
             return kept.is_some();
         };

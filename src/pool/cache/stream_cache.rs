@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::device::{Addr, StreamCore, beside, is_running, lock};
+use crate::device::{Addr, StreamCore, beside, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, StreamIndex, UNIT};
@@ -350,17 +350,6 @@ impl Lane {
     ) {
         if home.private.is_some() || self.timeline.is_captured() {
             drop(state);
-            if is_running() && std::ptr::eq(self, home) {
-                // The driver is called. The block keeps its lane meanwhile.
-                let extent = IdAndSlack::of(block.id, block.bytes, requested);
-                let late = Block::unseen(home, block.addr, extent, requested);
-                return beside(move || {
-                    let lane = ManuallyDrop::new(late).lane;
-                    // SAFETY: the block is freed here.
-                    let lane = unsafe { lane.get() };
-                    lane.free_by_core(latch(&lane.state), lane, block, requested);
-                });
-            }
             if self.free_captured(home, block, requested) {
                 return;
             }
