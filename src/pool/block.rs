@@ -12,7 +12,9 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
-use crate::device::{Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, stream_words};
+use crate::device::{
+    Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, stream_words,
+};
 use crate::error::{Error, Result};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE, UNIT};
@@ -70,17 +72,24 @@ impl Block {
     /// Makes the free run behind the uses that a typed buffer left.
     #[cold]
     pub(super) fn outlast(&mut self, left: Left) {
+        self.uses.get_or_insert_default().left = left;
+        if !is_running() {
+            self.join_branches();
+        }
+    }
+
+    fn join_branches(&mut self) {
+        let branches = (self.uses.as_mut()).map(|uses| std::mem::take(&mut uses.left.branches));
         // The capture may allocate the memory again, so the home stream's branch has to run behind the others.
         let home = &self.lane().stream.timeline;
         if let Some(own) = home.recorder() {
             let is_of = |on: &Timeline| on.recorder().is_some_and(|it| Arc::ptr_eq(&it, &own));
-            let others = left.branches.iter().filter(|on| on.uid != home.uid);
+            let others = branches.iter().flatten().filter(|on| on.uid != home.uid);
             for on in others.filter(|on| is_of(on)) {
                 // If the driver makes no event, the capture has failed.
                 let _ = home.wait_for(on, u64::MAX);
             }
         }
-        self.uses.get_or_insert_default().left = left;
     }
 
     #[inline(always)]
@@ -309,6 +318,7 @@ impl Block {
 #[cold]
 #[inline(never)]
 fn free_used(mut block: Block) {
+    block.join_branches();
     let captures = block.captures_beyond(&block.lane().stream);
     if !captures.is_empty() {
         let home = Arc::clone(&block.lane().stream);

@@ -387,7 +387,13 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
             drop(pool.hold_id(shared.id(), stream).unwrap());
         }
         let one_more = pool.hold_id(shared.id(), held_on).unwrap();
+        let (home, branch) = (device.stream().unwrap(), device.stream().unwrap());
+        let capture = home.begin_capture().unwrap();
+        branch.wait_stream(&home).unwrap();
+        let mut typed = pool.alloc_typed::<u8>(&home, 1 << 20).unwrap();
+        typed.view_mut().fill(&branch, 1).unwrap();
         let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
+            ("a buffer that a branch of a capture uses", Box::new(typed)),
             ("blocks over the soft limit", Box::new(over)),
             ("a part of a graph's memory", Box::new(part)),
             ("a pool whose memory others use", Box::new(closed)),
@@ -405,6 +411,7 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
             assert_eq!(refused(rig.driver), [], "{what}");
         }
         drop((gate, graph));
+        let _ = capture.end();
         // SAFETY: it was leaked above, and the guards on it are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(held_on).cast_mut()) });
     });
