@@ -129,12 +129,11 @@ impl Pages {
         let awaited = some.then(|| state.awaited.clone());
         drop(state);
         let mut each = awaited.iter().flatten();
-        each.all(|(timeline, tick)| match wait {
-            true => timeline.sync_to(*tick).is_ok(),
-            false => {
-                timeline.done() >= *tick || timeline.poll_to(*tick).is_ok_and(|it| it >= *tick)
-            }
-        })
+        if wait {
+            // For each, whichever failed: a pool that ends unmaps all.
+            return each.fold(true, |all, (on, tick)| on.sync_to(*tick).is_ok() && all);
+        }
+        each.all(|(on, tick)| on.done() >= *tick || on.poll_to(*tick).is_ok_and(|it| it >= *tick))
     }
 
     fn unreserve(&self) -> Result<()> {

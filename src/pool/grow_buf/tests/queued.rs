@@ -285,3 +285,30 @@ fn a_buffer_may_go_in_a_host_call_that_runs_while_its_work_is_asked_about() {
     told.recv_timeout(Duration::from_secs(60))
         .expect("it waits for itself");
 }
+
+#[test]
+fn a_pool_that_ends_waits_for_each_stream_whichever_failed() {
+    for at in [0, 1] {
+        let ground = ground(small());
+        let [failed, held] = [at, 1 - at].map(|at| ground.streams[at].clone());
+        let buffer = ground.filled(2, 1);
+        ground.finish();
+        let failing = Box::new(|| panic!("it went wrong"));
+        let backend = ground.device.backend();
+        backend.host_call(failed.raw(), failing).unwrap();
+        let hold = ground.hold(&held);
+        for reader in [&failed, &held] {
+            let kernel = reader.kernel("read").reads(buffer.view());
+            kernel.launch(|_| ()).unwrap();
+        }
+        drop(buffer);
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            tell.send(()).unwrap();
+            drop(hold);
+        });
+        drop(ground);
+        told.try_recv().expect("it did not wait");
+    }
+}
