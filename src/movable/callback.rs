@@ -61,7 +61,6 @@ pub(super) fn tell(calls: Calls) {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
