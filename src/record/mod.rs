@@ -32,6 +32,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::device::beside;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 use book::Book;
@@ -172,7 +173,7 @@ impl Drop for Recording {
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
             // The writer does not panic, and reports errors of the file itself.
-            let _ = writer.join();
+            beside(move || _ = writer.join());
         }
     }
 }

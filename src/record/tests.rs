@@ -154,6 +154,32 @@ fn a_writer_that_could_not_be_started_keeps_no_name_and_leaves_the_file() {
     assert_eq!(recording.path(), path);
 }
 
+#[test]
+fn a_recording_that_ends_in_a_host_call_does_not_wait_for_its_writer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let late = |work: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().spawn(move || {
+            // Returns when the sender is dropped.
+            let _ = gate.recv();
+            work();
+        })
+    };
+    let path = folder.path().join("log.csv");
+    let recording = Recording::by("record", &path, late).expect("a recording");
+    let device = crate::Device::host().expect("the host device");
+    let stream = device.stream().expect("a stream");
+    let (tell, told) = std::sync::mpsc::channel();
+    let work = Box::new(move || {
+        drop(recording);
+        let _ = tell.send(());
+    });
+    (device.backend().host_call(stream.raw(), work)).expect("queued");
+    let went = told.recv_timeout(Duration::from_secs(20));
+    drop(open);
+    went.expect("it waits");
+}
+
 fn pipe(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("pipe");
     let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no zero");
