@@ -107,6 +107,8 @@ pub(super) struct Order {
     /// Streams made elsewhere, by the driver's id, because their handles may be reused without
     /// notice.
     by_id: HashMap<u64, usize>,
+    /// The last id of each handle of those.
+    ids: HashMap<RawStream, u64>,
     /// The number of adopted streams from which idle ones are forgotten.
     most: usize,
     /// Numbers of destroyed or forgotten streams.
@@ -156,6 +158,7 @@ impl Order {
         }
         let id = id();
         if let Some(&number) = self.by_id.get(&id) {
+            self.ids.insert(raw, id);
             return number;
         }
         if self.by_id.len() >= self.most.max(FEW) {
@@ -163,7 +166,13 @@ impl Order {
         }
         let number = self.new_number();
         self.by_id.insert(id, number);
+        self.ids.insert(raw, id);
         number
+    }
+
+    /// The driver's last id of the handle of a stream made elsewhere.
+    pub(super) fn last_id(&self, raw: RawStream) -> Option<u64> {
+        self.ids.get(&raw).copied()
     }
 
     /// Forgets idle adopted streams, because nothing reports when they are destroyed. A stream is idle if the host
@@ -178,6 +187,7 @@ impl Order {
             gone.extend(idle.then_some(number));
             !idle
         });
+        self.ids.retain(|_, id| self.by_id.contains_key(id));
         self.most = 2 * self.by_id.len();
     }
 

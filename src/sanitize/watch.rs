@@ -16,7 +16,7 @@ use super::order::{Mark, Op};
 use super::report::Report;
 use crate::device::{
     Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph,
-    RawStream,
+    RawStream, is_running,
 };
 use crate::error::Result;
 use crate::sync::plain::lock;
@@ -83,7 +83,12 @@ impl Watch {
     fn number(&self, books: &mut Books, stream: RawStream) -> usize {
         // For a stream that the driver does not recognise, the call itself fails; its handle
         // identifies it here.
-        let id = || self.inner.stream_id(stream).unwrap_or(stream.0);
+        let known = books.order.last_id(stream);
+        let id = || match is_running() {
+            // A host call may not ask the driver. Only a handle in use again would be another stream's by now.
+            true => known.unwrap_or(stream.0),
+            false => self.inner.stream_id(stream).unwrap_or(stream.0),
+        };
         books.order.number(stream, id)
     }
 

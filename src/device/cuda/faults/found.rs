@@ -15,6 +15,8 @@ use crate::host::Contents;
 use crate::host::{HostPool, HostPoolConfig};
 use crate::interop::CudaAsync;
 use crate::pool::{HandleSize, Pool, PoolConfig};
+#[cfg(feature = "sanitize")]
+use crate::sanitize::Sanitizer;
 
 /// A device over the fake driver.
 fn with_device(test: impl FnOnce(Rig, &Device)) {
@@ -414,6 +416,34 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
         let _ = capture.end();
         // SAFETY: it was leaked above, and the guards on it are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(held_on).cast_mut()) });
+    });
+}
+
+#[cfg(feature = "sanitize")]
+#[test]
+fn a_sanitizer_does_not_ask_the_driver_for_a_stream_in_a_host_call() {
+    with_device(|rig, device| {
+        let (watched, sanitizer) = Sanitizer::over(device);
+        let calls = device.stream().unwrap();
+        let raw = device.backend().stream_create().unwrap();
+        {
+            // SAFETY: it is destroyed below, after all that uses it.
+            let adopted = unsafe { watched.adopt_stream(raw) }.unwrap();
+            let pool = pool(&watched);
+            let block = pool.alloc(&adopted, 1 << 20).unwrap();
+            let (tell, told) = std::sync::mpsc::channel();
+            let work = Box::new(move || {
+                drop(block);
+                tell.send(()).unwrap();
+            });
+            device.backend().host_call(calls.raw(), work).unwrap();
+            told.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(refused(rig.driver), []);
+            let again = pool.alloc_zeroed::<u8>(&adopted, 1 << 20).unwrap();
+            assert!(again.download().unwrap().iter().all(|&it| it == 0));
+        }
+        sanitizer.check().unwrap();
+        device.backend().stream_destroy(raw).unwrap();
     });
 }
 
