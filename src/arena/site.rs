@@ -45,6 +45,11 @@ impl Site {
         self.device.info().granule.max(1)
     }
 
+    /// All bytes of the device.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.info().total_bytes
+    }
+
     /// The device address of an offset, which may be below the base.
     pub(crate) fn addr(&self, offset: u64) -> Addr {
         self.base.wrapping_add(offset)

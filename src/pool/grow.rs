@@ -72,7 +72,9 @@ impl Core {
         let times = 1 + u64::from(seeded!("limit-counted-twice"));
         let up = (granule - 1) * u64::from(seeded!("limit-rounded-up"));
         let held = (self.reserved() + self.promised()) * times;
-        self.limit().saturating_add(up).saturating_sub(held) / granule * granule
+        // The driver would be asked for handle after handle until it has none.
+        let most = self.limit().min(self.arena.site().device_bytes());
+        most.saturating_add(up).saturating_sub(held) / granule * granule
     }
 
     /// Bytes of new handles that jobs under way will make.

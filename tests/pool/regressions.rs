@@ -349,3 +349,22 @@ fn a_growing_buffer_fails_where_memory_that_is_joined_for_it_would_take_its_room
     let outcome = buffer.resize(4 << 20);
     assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
 }
+
+#[test]
+fn a_request_for_more_than_the_device_has_takes_none_of_it() {
+    let (device, watched) = Watched::over(&Device::host_with_capacity(64 * MIB).unwrap());
+    let stream = device.stream().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let _block = pool.alloc(&stream, 4 * MIB).unwrap();
+    let (reserved, made) = (pool.stats().reserved.current, watched.calls("create"));
+    for bytes in [62 * MIB, 1 << 40] {
+        let outcome = pool.alloc(&stream, bytes);
+        assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+        let mut buffer = pool.grow_buf::<u8>(&stream, 1 << 40).unwrap();
+        let outcome = buffer.resize(bytes as usize);
+        assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+    }
+    assert_eq!(pool.stats().reserved.current, reserved);
+    assert_eq!(watched.calls("create"), made);
+    drop(pool.alloc(&stream, 60 * MIB).unwrap());
+}

@@ -32,7 +32,7 @@ pub(in crate::pool) fn all_of_a_device(config: PoolConfig, granules: u64) -> Mad
     core_of(&Device::host_with_capacity(all).unwrap(), config, granules)
 }
 
-fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
+pub(in crate::pool) fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
     let stream = device.stream().unwrap();
     let mut core = Core::new(device, config).unwrap();
     let (slot, hold) = core.add_stream(&stream.core().timeline, false);

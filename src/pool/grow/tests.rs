@@ -7,7 +7,7 @@ use crate::device::sim::Rng;
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
-use crate::pool::core::tests::{Made, all_of_a_device, core};
+use crate::pool::core::tests::{Made, core, core_of};
 use crate::pool::grow::piece;
 use crate::pool::job::Job;
 use crate::pool::mapping::Terms;
@@ -114,29 +114,29 @@ fn made_for(made: &mut Made, bytes: u64) -> (u64, u64) {
 
 #[test]
 fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows() {
+    let granule = Device::host().unwrap().info().granule;
+    let device = DEVICE_PART * SPARE_HANDLES * 16 * granule;
     let gpu = |config: PoolConfig| {
-        let mut made = core(config, 0);
-        let granule = made.core.arena.granule();
-        made.core.pace = on_gpu(DEVICE_PART * SPARE_HANDLES * 16 * granule);
+        let mut made = core_of(&Device::host_with_capacity(device).unwrap(), config, 0);
+        made.core.pace = on_gpu(device);
         made.core.config.limit = None;
-        (made, granule)
+        made
     };
-    let (mut made, granule) = gpu(PoolConfig::default());
+    let mut made = gpu(PoolConfig::default());
     assert_eq!(made_for(&mut made, 3 * granule), (16, 16));
     assert_eq!(made_for(&mut made, 20 * granule), (16, 16), "13 lay idle");
     assert_eq!(made_for(&mut made, 12 * granule), (16, 16), "9 did");
     // As if others were making all of what the pool may hold but a few granules.
-    let limit = DEVICE_PART * SPARE_HANDLES * 16 * granule;
-    made.core.config.soft_limit = Some(limit);
+    made.core.config.soft_limit = Some(device);
     for (left, granules, said) in [(15, 16, 3), (16, 1, 16)] {
-        let others = limit - made.core.arena.reserved() - left * granule;
+        let others = device - made.core.arena.reserved() - left * granule;
         made.core.under_way.to_create = others;
         let (bytes, _) = made_for(&mut made, granules * granule);
         assert_eq!(bytes, said, "{left} left");
     }
-    let (mut made, _) = gpu(PoolConfig::default());
+    let mut made = gpu(PoolConfig::default());
     assert_eq!(made_for(&mut made, 4096), (16, 16), "a small block too");
-    let (mut made, granule) = gpu(PoolConfig::default().handles(HandleSize::Granule));
+    let mut made = gpu(PoolConfig::default().handles(HandleSize::Granule));
     assert_eq!(made_for(&mut made, 3 * granule), (3, 1));
 }
 
@@ -293,9 +293,12 @@ fn a_growth_takes_the_free_memory_it_leans_on_and_nobody_else_gets_it_meanwhile(
 #[test]
 fn of_a_growth_that_the_device_cannot_make_what_there_was_is_free_memory() {
     let config = PoolConfig::default().handles(HandleSize::Granule);
-    let mut made = all_of_a_device(config, 3);
-    let granule = made.core.arena.granule();
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(4 * granule).unwrap();
+    let mut made = core_of(&device, config, 3);
     trim(&mut made, 0);
+    // Somebody else's.
+    let _other = device.backend().create(granule).unwrap();
     let growth = begin(&mut made, 4 * granule);
     assert!(made.run(growth).unwrap().is_none());
     made.core.check().unwrap();

@@ -230,7 +230,7 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(Turn::Then(Then::Restart));
     }
     // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
-    let device = climb.lane.shared.device.info().total_bytes;
+    let device = core.arena.site().device_bytes();
     let most = core.limit().min(device).max(core.reserved());
     let grown = core.grown().saturating_sub(core.under_way.leaving);
     let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
