@@ -304,7 +304,7 @@ fn what_goes_in_a_host_call_asks_the_driver_nothing_there() {
         used.record_use(&other).unwrap();
         drop(used);
         let theirs = CudaAsync::on(rig.driver, device, None).unwrap();
-        let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
+        let all: Vec<Dropped> = vec![
             ("a scaler's state", Box::new(state)),
             ("host memory", Box::new((staged, host))),
             ("a growing buffer", Box::new(grown)),
@@ -314,16 +314,7 @@ fn what_goes_in_a_host_call_asks_the_driver_nothing_there() {
             ("buffers and a scaler", Box::new((source, fixed, scaler))),
             ("a pool", Box::new(pool)),
         ];
-        for (what, it) in all {
-            let (tell, told) = std::sync::mpsc::channel();
-            let work = Box::new(move || {
-                drop(it);
-                tell.send(()).unwrap();
-            });
-            device.backend().host_call(calls.raw(), work).unwrap();
-            told.recv_timeout(Duration::from_secs(20)).unwrap();
-            assert_eq!(refused(rig.driver), [], "{what}");
-        }
+        drop_in_host_calls(&rig, &calls, all);
         drop(gate);
     });
 }
@@ -394,7 +385,7 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
         branch.wait_stream(&home).unwrap();
         let mut typed = pool.alloc_typed::<u8>(&home, 1 << 20).unwrap();
         typed.view_mut().fill(&branch, 1).unwrap();
-        let all: Vec<(&str, Box<dyn std::any::Any + Send>)> = vec![
+        let all: Vec<Dropped> = vec![
             ("a buffer that a branch of a capture uses", Box::new(typed)),
             ("blocks over the soft limit", Box::new(over)),
             ("a part of a graph's memory", Box::new(part)),
@@ -402,16 +393,7 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
             ("the last guard of freed memory", Box::new(last)),
             ("a guard after many", Box::new(one_more)),
         ];
-        for (what, it) in all {
-            let (tell, told) = std::sync::mpsc::channel();
-            let work = Box::new(move || {
-                drop(it);
-                tell.send(()).unwrap();
-            });
-            device.backend().host_call(calls.raw(), work).unwrap();
-            told.recv_timeout(Duration::from_secs(20)).unwrap();
-            assert_eq!(refused(rig.driver), [], "{what}");
-        }
+        drop_in_host_calls(&rig, &calls, all);
         drop((gate, graph));
         let _ = capture.end();
         // SAFETY: it was leaked above, and the guards on it are gone.
@@ -445,6 +427,24 @@ fn a_sanitizer_does_not_ask_the_driver_for_a_stream_in_a_host_call() {
         sanitizer.check().unwrap();
         device.backend().stream_destroy(raw).unwrap();
     });
+}
+
+/// An object to drop, and its name.
+type Dropped = (&'static str, Box<dyn std::any::Any + Send>);
+
+/// Drops each in a host call on the stream, and checks that it made no call of the driver there.
+fn drop_in_host_calls(rig: &Rig, calls: &Stream, all: Vec<Dropped>) {
+    for (what, it) in all {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || {
+            drop(it);
+            tell.send(()).unwrap();
+        });
+        let backend = calls.device().backend();
+        backend.host_call(calls.raw(), work).unwrap();
+        told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(refused(rig.driver), [], "{what}");
+    }
 }
 
 /// Blocks the stream until the returned sender is dropped.
