@@ -102,6 +102,16 @@ fn at_line(line: u64) -> String {
     format!(":{line}")
 }
 
+/// Returns [`Error::Invalid`] about an argument from the function if that is `bad`.
+macro_rules! refuse {
+    ($bad:expr => $what:expr, $($why:tt)+) => {
+        if $bad {
+            return Err(Error::invalid($what, format!($($why)+)));
+        }
+    };
+}
+pub(crate) use refuse;
+
 impl Error {
     /// An [`Error::Invalid`] about `what`.
     #[must_use]

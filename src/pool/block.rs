@@ -15,7 +15,7 @@ use super::structure::{Block, IdAndSlack, Lane, LanePtr};
 use crate::device::{
     Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, stream_words,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE, UNIT};
 use crate::seeded::seeded;
@@ -195,11 +195,8 @@ impl Block {
     /// under capture, unless the block was allocated in that capture. What the driver said to a wait for a declared
     /// use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
-        if bytes == 0 || bytes > self.requested {
-            let most = self.requested;
-            let why = format!("{bytes} is not between 1 and the block's {most}");
-            return Err(Error::invalid("bytes", why));
-        }
+        refuse!(bytes == 0 || bytes > self.requested => "bytes",
+            "{bytes} is not between 1 and the block's {}", self.requested);
         let capacity = bytes.next_multiple_of(UNIT);
         let before = self.capacity();
         if capacity < before && !is_slot(before) {

@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use super::view::{View, ViewMut};
 use super::{Block, Pool, UNIT};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
 /// The views of a typed buffer, from its address, length and place.
@@ -298,10 +298,8 @@ impl Pool {
         room: u64,
     ) -> Result<PoolBuf<T>> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        if room < bytes {
-            let few = format!("{room} bytes do not hold {len} elements of {bytes} bytes");
-            return Err(Error::invalid("room", few + ": ask for more"));
-        }
+        refuse!(room < bytes => "room",
+            "{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
         // A block has the alignment of its size.
         let align = (align_of::<T>() as u64).min(UNIT);
         let room = room.max(1).checked_next_multiple_of(align).unwrap_or(room);

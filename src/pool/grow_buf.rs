@@ -19,7 +19,7 @@ use super::structure::{Mark, Pages, Shared};
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
@@ -75,11 +75,9 @@ impl Pool {
     /// reservation.
     pub fn grow_buf<T: Pod>(&self, stream: &Stream, most: usize) -> Result<GrowBuf<T>> {
         self.shared().refuse_other_device(stream)?;
-        let bytes = (most as u64).checked_mul(size_of::<T>() as u64);
-        let Some(bytes) = bytes.filter(|&bytes| bytes <= MOST_ADDRESSES) else {
-            let many = format!("{most} elements have more than {MOST_ADDRESSES} bytes");
-            return Err(Error::invalid("most", many + ": ask for fewer"));
-        };
+        let bytes = (most as u64).saturating_mul(size_of::<T>() as u64);
+        refuse!(bytes > MOST_ADDRESSES => "most",
+            "{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
         let granule = self.device().info().granule.max(1);
         let span = bytes.max(1).next_multiple_of(granule);
         let pages = Arc::new(Pages {
@@ -123,10 +121,8 @@ impl<T: Pod> GrowBuf<T> {
     /// [`Error::Invalid`] for more elements than the buffer has addresses for; [`Error::OutOfMemory`] if the limit or
     /// the device has no room; what the driver said. The buffer is then as it was.
     pub fn resize(&mut self, len: usize) -> Result<()> {
-        if len > self.most {
-            let why = format!("{len} elements are more than the buffer's {}", self.most);
-            return Err(Error::invalid("len", why));
-        }
+        refuse!(len > self.most => "len",
+            "{len} elements are more than the buffer's {}", self.most);
         let bytes = (len * size_of::<T>()) as u64;
         // No log has captured work of the application's own: the stream's capture says that there may be some.
         let kept = self.home.timeline.recorder().is_some()

@@ -10,7 +10,7 @@ use super::ask;
 use super::core::Core;
 use super::stats::Told;
 use crate::arena::Kept;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::heap::{Epoch, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
@@ -145,10 +145,7 @@ impl Core {
     ) -> Result<(Vec<Way>, Vec<Id>)> {
         let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
         let mapped = frames.last().map_or(run.start, |(_, last)| last.end());
-        if mapped < run.end {
-            let why = format!("nothing is mapped at {mapped:#x} of {run:?}");
-            return Err(Error::invalid("run", why));
-        }
+        refuse!(mapped < run.end => "run", "nothing is mapped at {mapped:#x} of {run:?}");
         let in_the_way: Vec<Kept> = self.arena.kept_in(to, to + run.bytes()).collect();
         for kept in in_the_way {
             self.arena.site().unmap(kept.start, kept.bytes)?;

@@ -11,7 +11,7 @@ use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
@@ -88,11 +88,9 @@ impl Shared {
     }
 
     pub(super) fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
-        if self.device.same(stream.device()) {
-            return Ok(());
-        }
-        let why = "it is of another device than the pool";
-        Err(Error::invalid("stream", why))
+        let same = self.device.same(stream.device());
+        refuse!(!same => "stream", "it is of another device than the pool");
+        Ok(())
     }
 
     fn add_lane(

@@ -20,7 +20,7 @@ use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
 use crate::device::{Addr, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -63,10 +63,8 @@ impl Core {
     }
 
     pub(super) fn refuse_asleep(&self) -> Result<()> {
-        match self.is_asleep() {
-            false => Ok(()),
-            true => Err(Error::invalid("pool", "it sleeps: wake it first")),
-        }
+        refuse!(self.is_asleep() => "pool", "it sleeps: wake it first");
+        Ok(())
     }
 
     /// Turns sleeping frames without blocks into gaps.
@@ -124,10 +122,8 @@ impl Shared {
     /// As `Device::suspend`; what `prepare` or the driver said. The pool is then awake. If the driver fails both to
     /// unmap a frame and to make the others again, the pool sleeps, with nothing lost.
     pub(crate) fn sleep(&self, prepare: impl FnOnce(&Ranges) -> Result<Copies>) -> Result<u64> {
-        if !self.core.lock().config.sleeps {
-            let why = "it may not be put to sleep: make it with PoolConfig::sleeps(true)";
-            return Err(Error::invalid("pool", why));
-        }
+        refuse!(!self.core.lock().config.sleeps => "pool",
+            "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);

@@ -18,7 +18,7 @@ use std::ops::{Bound, RangeBounds};
 use bytemuck::Pod;
 
 use crate::device::{Addr, Place, Stream, StreamCore, Use, ordered, ordered_to_its_end};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
 /// Most bytes that a fill copies from the host; the device copies these to the rest.
@@ -27,15 +27,11 @@ const PATTERN_BYTES: usize = 64 << 10;
 /// Checks that `addr` is aligned for `T` and that `len` elements there do not wrap around.
 fn check<T>(addr: Addr, len: usize) -> Result<()> {
     let align = align_of::<T>() as u64;
-    if !addr.is_multiple_of(align) {
-        let why = format!("{addr:#x} is not a multiple of {align}, the element's alignment");
-        return Err(Error::invalid("addr", why));
-    }
+    refuse!(!addr.is_multiple_of(align) => "addr",
+        "{addr:#x} is not a multiple of {align}, the element's alignment");
     let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-    if bytes.and_then(|bytes| addr.checked_add(bytes)).is_none() {
-        let why = format!("{len} elements from {addr:#x} reach past the last address");
-        return Err(Error::invalid("len", why));
-    }
+    refuse!(bytes.and_then(|bytes| addr.checked_add(bytes)).is_none() => "len",
+        "{len} elements from {addr:#x} reach past the last address");
     Ok(())
 }
 
@@ -198,21 +194,14 @@ impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
 
 /// Checks that `rows` rows of `cols` elements, `pitch` elements apart, fit in `len` elements.
 fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
-    if rows > 1 && pitch < cols {
-        let why = format!("{pitch} elements is less than a row of {cols}: rows would overlap");
-        return Err(Error::invalid("pitch", why));
-    }
-    if cols == 0 && rows > u64::from(u32::MAX) {
-        let why = format!("{rows} rows without elements are more than {}", u32::MAX);
-        return Err(Error::invalid("rows", why));
-    }
+    refuse!(rows > 1 && pitch < cols => "pitch",
+        "{pitch} elements is less than a row of {cols}: rows would overlap");
+    refuse!(cols == 0 && rows > u64::from(u32::MAX) => "rows",
+        "{rows} rows without elements are more than {}", u32::MAX);
     let last = pitch.checked_mul(rows.saturating_sub(1));
     let reach = last.and_then(|last| last.checked_add(cols));
-    if rows > 0 && reach.is_none_or(|reach| reach > len as u64) {
-        let need = "need more than the view's";
-        let why = format!("{rows} rows of {cols} elements, {pitch} apart, {need} {len} elements");
-        return Err(Error::invalid("rows", why));
-    }
+    refuse!(rows > 0 && reach.is_none_or(|reach| reach > len as u64) => "rows",
+        "{rows} rows of {cols} elements, {pitch} apart, need more than the view's {len} elements");
     Ok(())
 }
 
@@ -339,10 +328,8 @@ impl<T: Pod> ViewMut<'_, T> {
         same_len("src", src.len(), self.len())?;
         let (from, to, bytes) = (src.addr(), self.addr(), self.bytes());
         // Only views of plain addresses can overlap.
-        if from.abs_diff(to) < bytes {
-            let why = format!("{bytes} bytes at {from:#x} overlap those at {to:#x}");
-            return Err(Error::invalid("src", why));
-        }
+        refuse!(from.abs_diff(to) < bytes => "src",
+            "{bytes} bytes at {from:#x} overlap those at {to:#x}");
         let core = stream.core();
         let queue = || match bytes {
             0 => Ok(()),
@@ -403,11 +390,9 @@ unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -
 }
 
 pub(crate) fn same_len(what: &'static str, len: usize, wanted: usize) -> Result<()> {
-    if len == wanted {
-        return Ok(());
-    }
-    let why = format!("it has {len} elements, the destination {wanted}: give as many");
-    Err(Error::invalid(what, why))
+    refuse!(len != wanted => what,
+        "it has {len} elements, the destination {wanted}: give as many");
+    Ok(())
 }
 
 /// Calls `queue`, which queues a copy to `to` on `stream` from `from`, memory of another device that `read` names.
@@ -418,14 +403,10 @@ fn from_peer(
     queue: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let (core, there) = (stream.core(), read.device());
-    if !there.backend().is_shared(from, core.device.info()) {
-        let info = core.device.info();
-        let why = format!(
-            "it is of another device, and {:?} device {} has no access: name it in PoolConfig::peers",
-            info.kind, info.ordinal
-        );
-        return Err(Error::invalid("src", why));
-    }
+    let info = core.device.info();
+    refuse!(!there.backend().is_shared(from, info) => "src",
+        "it is of another device, and {:?} device {} has no access: name it in PoolConfig::peers",
+        info.kind, info.ordinal);
     let _outside = core.outside_capture()?;
     let bridge = there.stream()?;
     // The source's log has the read until the copy is queued: the source does not fall asleep meanwhile, and launches
