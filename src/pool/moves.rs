@@ -55,13 +55,18 @@ impl Core {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
+        self.give_all(&sources, epoch);
+        self.take_moved(moves, epoch.stream)
+    }
+
+    /// Turns the blocks at these offsets, which ascend, into holes behind `epoch`.
+    fn give_all(&mut self, blocks: &[u64], epoch: Epoch) {
         let mut at = self.extents.first();
-        for from in sources {
+        for &from in blocks {
             at = self.extents.seek(at, from);
             // The hole made here may have merged with the one below.
             at = self.extents.give(at, epoch, |_| true);
         }
-        self.take_moved(moves, epoch.stream)
     }
 
     /// Allocates the destinations of these moves, which ascend; returns their extents.
@@ -160,7 +165,14 @@ impl Core {
                 return Err(error);
             }
         }
-        let (mut hole, blocks) = self.vacate(run, epoch);
+        let inside = |it: &(u64, u64, bool)| it.2 && (run.start..run.end).contains(&it.0);
+        let blocks = self.mapped_extents().filter(inside);
+        let ways: Vec<Way> = blocks.map(|it| (it.0, place(it.0), it.1)).collect();
+        let sources: Vec<u64> = ways.iter().map(|way| way.0).collect();
+        self.give_all(&sources, epoch);
+        // Holes without a block between them become one by this.
+        self.book_written(&[(run.start, run.end)], epoch);
+        let mut hole = self.extents.seek(self.extents.first(), run.start);
         for (id, frame) in frames {
             self.arena.settle(id, place(frame.start));
             let part = self.extents.retire(hole, frame.start, frame.end());
@@ -168,34 +180,8 @@ impl Core {
             hole = self.extents.get(part).next;
         }
         self.map(to, run.bytes(), epoch);
-        let ways = blocks
-            .into_iter()
-            .map(|(from, bytes)| (from, place(from), bytes));
-        let ways: Vec<Way> = ways.collect();
         let ids = self.take_moved(&ways, epoch.stream);
         Ok((ways, ids))
-    }
-
-    /// Turns the run into one hole; returns it, and (offset, bytes) of the blocks that were in it.
-    fn vacate(&mut self, run: &Run, epoch: Epoch) -> (Id, Vec<(u64, u64)>) {
-        let mut blocks = Vec::new();
-        let mut at = self.extents.seek(self.extents.first(), run.start);
-        loop {
-            let extent = *self.extents.get(at);
-            if extent.state == State::Allocated {
-                blocks.push((extent.start, extent.bytes));
-                // Merges with the hole below, which is all of the run up to here.
-                at = self.extents.give(at, epoch, |_| true);
-            }
-            let hole = self.extents.get(at);
-            if hole.end() >= run.end {
-                return (at, blocks);
-            }
-            match self.extents.get(hole.next).state {
-                State::Free => self.extents.merge_as(at, epoch),
-                _ => at = hole.next,
-            }
-        }
     }
 
     /// Turns a second mapping, which nothing uses, into a stale one.
