@@ -87,6 +87,11 @@ impl Attached for Attachment {
         drop(registry);
     }
 
+    fn make_room(&self, bytes: u64, handles: u64) -> bool {
+        let registry = lock(&self.0).registry.clone();
+        registry.is_some_and(|registry| registry.make_room(bytes, handles))
+    }
+
     fn homes(&self) -> HashMap<u64, u64> {
         let registry = try_lock(&self.0).and_then(|state| state.registry.clone());
         let state = registry
@@ -202,11 +207,6 @@ impl Registry {
                 .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
         };
         shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
-        let registry_of = Arc::downgrade(&registry);
-        shared.moves_first(Arc::new(move |bytes, handles| {
-            let registry = registry_of.upgrade();
-            registry.is_some_and(|registry| registry.make_room(bytes, handles))
-        }));
         attached.registry = Some(Arc::clone(&registry));
         Ok(registry)
     }

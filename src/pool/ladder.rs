@@ -13,7 +13,7 @@ use super::cache::Cached;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::{Asked, MovesFirst, Pressure, Relief, ReliefStep};
+use super::pressure::{Asked, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
 use super::tuning::WAITS_WITHOUT_THE_LOCK;
@@ -119,7 +119,7 @@ impl<'a> Climb<'a> {
             size: bytes,
             terms: Terms::default(),
             given_back: 0,
-            may_move: helped && shared.moves_first.get().is_some(),
+            may_move: helped && shared.attached.get().is_some(),
             caches_looked_at: 0,
             waits_left: WAITS_WITHOUT_THE_LOCK,
             relieved: false,
@@ -276,8 +276,8 @@ impl Shared {
         let (helped, then) = match turn {
             Turn::Moves(handles) => {
                 let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
-                let moves = self.moves_first.get().filter(|_| asked.is_some());
-                let moved = moves.is_some_and(|moves| moves(climb.bytes, *handles));
+                let layer = self.attached.get().filter(|_| asked.is_some());
+                let moved = layer.is_some_and(|it| it.make_room(climb.bytes, *handles));
                 (moved, Then::Again)
             }
             _ => {
@@ -311,11 +311,6 @@ impl Shared {
         let mut relief = lock(&self.relief);
         let at = relief.partition_point(|(other, _)| *other <= rank);
         relief.insert(at, (rank, step));
-    }
-
-    /// Registers what may move memory before handles are mapped elsewhere; only the first one counts.
-    pub(crate) fn moves_first(&self, moves: MovesFirst) {
-        let _ = self.moves_first.set(moves);
     }
 
     /// Calls the registered steps, from the first each time, as a step may free more once a later one has. True if

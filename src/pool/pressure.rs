@@ -32,9 +32,6 @@ pub struct Pressure {
 
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
-/// Makes room for `bytes`, if that is cheaper than mapping `handles` elsewhere; true if it did.
-pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
-
 crate::sync::thread_local! {
     /// The steps that this thread is in: the pool's number and the step's rank.
     static UNDER_WAY: RefCell<Vec<(u64, u8)>> = const { RefCell::new(Vec::new()) };

@@ -50,7 +50,6 @@ impl Shared {
             listed: Latch::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
-            moves_first: OnceLock::new(),
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             growing: Mutex::default(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
 use super::core::CoreLock;
-use super::pressure::{MovesFirst, ReliefStep};
+use super::pressure::ReliefStep;
 use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::Tracker;
@@ -58,8 +58,6 @@ pub(crate) struct Shared {
     pub(super) attached: OnceLock<Arc<dyn Attached>>,
     /// Registered steps by rank, called after the ladder's own.
     pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
-    /// Called before handles are mapped elsewhere.
-    pub(super) moves_first: OnceLock<MovesFirst>,
     /// Requests tried again after a registered step.
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
@@ -146,6 +144,9 @@ pub(super) struct Pages {
 pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: drop what only its users need.
     fn pool_closed(&self);
+
+    /// Moves memory to make room for `bytes`, if that is cheaper than mapping `handles` elsewhere; true if it did.
+    fn make_room(&self, bytes: u64, handles: u64) -> bool;
 
     /// For moved blocks that no thread uses now: by address, the stream that each was allocated on.
     fn homes(&self) -> HashMap<u64, u64>;

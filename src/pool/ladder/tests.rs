@@ -1,12 +1,13 @@
 //! What a step asks for, and under which lock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::*;
 use crate::device::lock;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::tuning::{CACHES_LOOKED_AT_AGAIN, SMALL_PART};
-use crate::pool::{HandleSize, PoolConfig, Relief};
+use crate::pool::{Attached, HandleSize, PoolConfig, Relief};
 use crate::sync::Mutex;
 
 const BYTES: u64 = 4096;
@@ -131,27 +132,39 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     assert!(matches!(turn, Turn::Served(_)), "both are free");
 }
 
+/// Notes what it is asked for, and moves nothing.
+#[derive(Default)]
+struct Layer(Mutex<Vec<(&'static str, u64, u64)>>);
+
+impl Attached for Layer {
+    fn pool_closed(&self) {}
+
+    fn make_room(&self, bytes: u64, handles: u64) -> bool {
+        lock(&self.0).push(("moves", bytes, handles));
+        false
+    }
+
+    fn homes(&self) -> HashMap<u64, u64> {
+        HashMap::new()
+    }
+}
+
 #[test]
 fn who_moves_memory_is_asked_before_handles_are_mapped_elsewhere_and_nobody_else_is() {
     let config = PoolConfig::default().slabs(false).slack(0.0).cache_bytes(0);
     let world = World::new(config.handles(HandleSize::Granule));
     let (pool, stream) = (&world.pool, &world.streams[0]);
     let granule = pool.shared().core.lock().granule();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let its = Arc::clone(&asked);
-    (pool.shared()).moves_first(Arc::new(move |bytes, handles| {
-        lock(&its).push(("moves", bytes, handles));
-        false
-    }));
+    let asked = pool.shared().attached(Arc::<Layer>::default).unwrap();
     let its = Arc::clone(&asked);
     pool.on_pressure(move |pressure| {
-        lock(&its).push(("pressure", pressure.requested, 0));
+        lock(&its.0).push(("pressure", pressure.requested, 0));
         Relief::Exhausted
     });
     let mut blocks = [(); 4].map(|()| Some(pool.alloc(stream, granule).unwrap()));
     (blocks[0], blocks[2]) = (None, None);
     let large = pool.alloc(stream, 2 * granule).unwrap();
-    assert_eq!(*lock(&asked), [("moves", 2 * granule, 2)]);
+    assert_eq!(*lock(&asked.0), [("moves", 2 * granule, 2)]);
     assert_eq!(pool.stats().steps.steal, 2);
     drop((large, blocks));
 }
