@@ -11,7 +11,7 @@ use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use crate::arena::{Kept, Made, Site};
 use crate::error::{Error, Result};
-use crate::heap::placement::Placement;
+use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
@@ -118,8 +118,9 @@ impl Core {
         let beside = live.saturating_add(self.pace.slack(live, self.most()));
         let beside = (beside * u64::from(used)).saturating_sub(held);
         let most = small.max(slack).max(beside).min(self.room());
-        let placement = (bytes <= most).then(|| self.place(stream, bytes, false))?;
-        let placement = placement.filter(|it| it.to_map <= most)?;
+        let usable = self.usable(stream, false);
+        let find = || cheapest(&self.extents, bytes, self.granule(), usable);
+        let placement = (bytes <= most).then(find)?.filter(|it| it.to_map <= most)?;
         self.begin_mapping(stream, placement, &[])
     }
 

@@ -5,7 +5,7 @@
 
 use super::core::{Core, Held};
 use crate::arena::{Frame, FrameId};
-use crate::heap::placement::{self, Placement};
+use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Extent, Id, StreamIndex};
 use crate::seeded::seeded;
 
@@ -51,11 +51,12 @@ impl Core {
 
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let placement = self.place(stream, bytes, terms.pending)?;
+        let usable = self.usable(stream, terms.pending);
+        let placement = cheapest(&self.extents, bytes, self.granule(), &usable)?;
         let room = if terms.refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
         let (placement, idle) = match remaps {
-            true => self.idle_for(placement, self.usable(stream, terms.pending)),
+            true => self.idle_for(placement, usable),
             false => (placement, Vec::new()),
         };
         let lacking = placement.to_map.saturating_sub(total(&idle));
@@ -65,16 +66,6 @@ impl Core {
             idle,
             lacking,
         })
-    }
-
-    pub(super) fn place(
-        &self,
-        stream: StreamIndex,
-        bytes: u64,
-        pending: bool,
-    ) -> Option<Placement> {
-        let usable = self.usable(stream, pending);
-        placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)
     }
 
     /// Idle frames for `placement`, which is widened if only a frame larger than the bytes it lacks is left.
@@ -152,7 +143,7 @@ impl Core {
     }
 
     /// The idle frames of one hole, in address order.
-    pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
+    pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> {
         let extent = self.extents.get(hole);
         let frames = self.frames_in(extent.start, extent.end());
         let whole = frames.filter(|(_, frame)| {
@@ -163,16 +154,9 @@ impl Core {
     }
 
     /// The frames that overlap [`from`, `to`), in address order, up to the first address without one.
-    pub(super) fn frames_in(
-        &self,
-        mut from: u64,
-        to: u64,
-    ) -> impl Iterator<Item = (FrameId, Frame)> + '_ {
-        std::iter::from_fn(move || {
-            let found = self.arena.frame_at(from).filter(|_| from < to)?;
-            from = found.1.end();
-            Some(found)
-        })
+    pub(super) fn frames_in(&self, from: u64, to: u64) -> impl Iterator<Item = (FrameId, Frame)> {
+        let at = move |start: u64| self.arena.frame_at(start).filter(|_| start < to);
+        std::iter::successors(at(from), move |(_, frame)| at(frame.end()))
     }
 
     pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64, stream: StreamIndex) -> Held {
