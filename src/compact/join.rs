@@ -131,7 +131,7 @@ pub(crate) fn join(
     drop(shared.lock_drained());
     let mut core = shared.core.lock();
     let mut joined = Joined::default();
-    let Some(lacking) = core.lacks(bytes).filter(|_| core.may_remap()) else {
+    let Some(lacking) = core.lacks(bytes).filter(|_| core.config.remap) else {
         return Ok(joined);
     };
     let runs = core.runs(&|at| owners.may_move(at));

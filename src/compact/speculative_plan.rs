@@ -42,7 +42,7 @@ pub(crate) fn survey(
         return None;
     }
     Some(Survey {
-        changes: core.heap().changes(),
+        changes: core.extents.changes(),
         extents: extents_of(core, owners).collect(),
         planner: task.planner.clone(),
     })
@@ -80,7 +80,7 @@ impl SpeculativePlan {
         core: &Core,
         owners: &dyn Owners,
     ) -> Result<(Option<Plan>, bool), ()> {
-        let same = self.changes == core.heap().changes();
+        let same = self.changes == core.extents.changes();
         let Some(plan) = self.plan else {
             return if same { Ok((None, true)) } else { Err(()) };
         };
@@ -88,7 +88,7 @@ impl SpeculativePlan {
         if same && moves.all(|m| owners.may_move(m.src)) {
             return Ok((Some(plan), true));
         }
-        if core.heap().largest_hole() >= self.bytes {
+        if core.extents.largest_hole() >= self.bytes {
             // Another thread made a large enough hole: nothing has to move any more.
             return Err(());
         }

@@ -63,9 +63,9 @@ impl UnderWay {
 }
 
 pub(crate) struct Core {
-    pub(super) extents: Extents,
+    pub(crate) extents: Extents,
     pub(super) arena: Arena,
-    pub(super) config: PoolConfig,
+    pub(crate) config: PoolConfig,
     pub(super) pace: Pace,
     /// By slot; `FRESH` has none.
     pub(super) streams: Vec<Option<StreamState>>,
@@ -175,14 +175,6 @@ impl Core {
     /// Bytes of the arena's handles, without those of growing buffers.
     pub(crate) fn in_arena(&self) -> u64 {
         self.reserved() - self.grown()
-    }
-
-    pub(crate) fn heap(&self) -> &Extents {
-        &self.extents
-    }
-
-    pub(crate) fn may_remap(&self) -> bool {
-        self.config.remap
     }
 
     pub(crate) fn limit(&self) -> u64 {

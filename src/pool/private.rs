@@ -112,10 +112,6 @@ impl Segments {
 }
 
 impl Private {
-    fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
-        Arc::ptr_eq(&self.recorder, recorder)
-    }
-
     fn segment(&self, shared: &Arc<Shared>, bytes: u64) -> Result<Block> {
         let lane = shared.open_lane(self.recorder.gate())?;
         if bytes < GRAPH_SEGMENT
@@ -240,7 +236,7 @@ impl Lane {
         };
         let already = latch(&self.state).captured.clone();
         let already = already.as_ref().and_then(|lane| lane.private.as_ref());
-        if already.is_some_and(|private| private.is_of(recorder)) {
+        if already.is_some_and(|it| Arc::ptr_eq(&it.recorder, recorder)) {
             return;
         }
         recorder.record().sleeps_with(&self.shared.awake);
@@ -270,9 +266,8 @@ impl Lane {
         }
         let timeline = &self.stream.timeline;
         let capture = timeline.recorder();
-        let is_its =
-            |private: &&Arc<Private>| (capture.as_ref()).is_none_or(|it| private.is_of(it));
-        let Some(private) = home.private.as_ref().filter(is_its) else {
+        let is_its = |its: &Recorder| capture.as_ref().is_none_or(|it| std::ptr::eq(&**it, its));
+        let Some(private) = home.private.as_ref().filter(|it| is_its(&it.recorder)) else {
             let kept = capture.map(|it| keep_block(again(), vec![it], timeline));
             return kept.is_some();
         };
@@ -294,7 +289,7 @@ impl Lane {
     /// As [`Block::shrink`], of a block of private memory.
     pub(super) fn shrink_private(&self, private: &Private, addr: Addr, sizes: [Blocks; 2]) {
         let again = self.stream.timeline.recorder();
-        let again = again.is_some_and(|capture| private.is_of(&capture));
+        let again = again.is_some_and(|it| Arc::ptr_eq(&private.recorder, &it));
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(sizes, away));
         if again {

@@ -214,7 +214,7 @@ impl Shared {
 
     /// All ranges with contents: live blocks, and the used parts of growing buffers.
     pub(super) fn live_ranges(&self) -> Ranges {
-        let pages = self.all_pages();
+        let pages = lock(&self.growing).clone();
         let growing = pages.iter().map(|it| (it.base, it.bytes()));
         let pieces = self.snapshot().pieces.into_iter();
         let live = pieces.filter(|piece| piece.state == PieceState::Live);
@@ -292,9 +292,8 @@ impl Shared {
         if sleeping.end == 0 {
             return Ok(());
         }
-        for pages in self.all_pages() {
-            pages.forget_asleep(&self.core);
-        }
+        let growing = lock(&self.growing).clone();
+        growing.iter().for_each(|it| it.forget_asleep(&self.core));
         let (room, lacking) = {
             let mut core = self.core.lock();
             core.forget_idle_asleep();

@@ -275,10 +275,6 @@ impl Shared {
         self.work(reap).map(drop)
     }
 
-    pub(in crate::pool) fn all_pages(&self) -> Vec<Arc<Pages>> {
-        lock(&self.growing).clone()
-    }
-
     pub(super) fn settle_pages(&self, pages: &Arc<Pages>, wait: bool) -> u64 {
         let (released, gone) = pages.settle(&self.core, wait);
         if gone {
@@ -288,7 +284,7 @@ impl Shared {
     }
 
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let all = self.all_pages();
+        let all = lock(&self.growing).clone();
         all.iter().map(|it| self.settle_pages(it, wait)).sum()
     }
 }
