@@ -179,7 +179,7 @@ impl Bins {
         let mut filed = Vec::new();
         for at in (0..MOST).filter(|&at| self.filled.next(at) == Some(at)) {
             let (mut newer, mut id) = (NIL, self.heads[at]);
-            ensure(id != NIL, || format!("bin {at} has a bit and no hole"))?;
+            ensure!(id != NIL => "bin {at} has a bit and no hole");
             while id != NIL {
                 let extent = table.get(id as usize);
                 let follows = |it: &&Extent| it.newer == newer && (newer == NIL || at < OWN);
@@ -195,7 +195,7 @@ impl Bins {
             let extent = table.get(other.2 as usize);
             let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
             let is_its = extent.filter(fits).is_some() && place(table, other.2) == other;
-            ensure(is_its, || format!("{other:?} is said of {extent:?}"))?;
+            ensure!(is_its => "{other:?} is said of {extent:?}");
             filed.push(other.2);
         }
         Ok(filed)

@@ -78,7 +78,8 @@ impl Bitmap {
     pub(crate) fn check(&self) -> Result<(), String> {
         let said = |at: usize| self.words[at / 64] >> (at % 64) & 1 == 1;
         let agree = (0..WORDS).all(|at| said(at) == (self.bits[at] != 0));
-        ensure(agree, || "the bits of words of bins do not agree".into())
+        ensure!(agree => "the bits of words of bins do not agree");
+        Ok(())
     }
 }
 

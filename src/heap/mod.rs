@@ -31,7 +31,12 @@ pub(crate) struct Grant {
     pub(crate) offset: u64,
 }
 
-/// An error unless it is `so`.
-pub(crate) fn ensure(so: bool, why: impl FnOnce() -> String) -> Result<(), String> {
-    if so { Ok(()) } else { Err(why()) }
+/// Returns an error with these words from a check unless it is `so`.
+macro_rules! ensure {
+    ($so:expr => $($why:tt)+) => {
+        if !($so) {
+            return Err(format!($($why)+));
+        }
+    };
 }
+pub(crate) use ensure;

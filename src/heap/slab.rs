@@ -253,24 +253,22 @@ impl Slabs {
             let extent = extents.get(slab.extent);
             let bytes = u64::from(slab.slots) * slab.bytes;
             let is_its = (extent.start, extent.bytes) == (slab.start, bytes);
-            ensure(is_its && extent.state == State::Allocated, || {
-                format!("slab {id} is not its extent {extent:?}")
-            })?;
+            ensure!(is_its && extent.state == State::Allocated =>
+                "slab {id} is not its extent {extent:?}");
             let is_partial = self.partial.contains(&slab.key(id));
             let agrees = slab.free & !slab.all() == 0 && is_partial == (slab.free != 0);
-            ensure(agrees, || format!("slab {id}: {:#x} are free", slab.free))?;
+            ensure!(agrees => "slab {id}: {:#x} are free", slab.free);
             free += u64::from(slab.free.count_ones()) * slab.bytes;
             for Epoch { stream, tick } in slab.epochs() {
                 of_stream[stream as usize] += 1;
-                ensure(stream == FRESH || tick <= open_tick(stream), || {
-                    format!("a slot of slab {id} waits for no record")
-                })?;
+                ensure!(stream == FRESH || tick <= open_tick(stream) =>
+                    "a slot of slab {id} waits for no record");
             }
         }
         let counted = self.free_bytes;
-        ensure(free == counted && of_stream == self.of_stream, || {
-            format!("slots have {free} bytes free, counted {counted}")
-        })
+        ensure!(free == counted && of_stream == self.of_stream =>
+            "slots have {free} bytes free, counted {counted}");
+        Ok(())
     }
 }
 

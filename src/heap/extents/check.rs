@@ -13,15 +13,12 @@ impl Extents {
         let listed = self.iter().map(|(id, _)| id);
         let mut records: Vec<Id> = listed.chain(self.spare.iter().copied()).collect();
         records.sort_unstable();
-        ensure(
-            records.iter().copied().eq(1..self.table.len() as Id),
-            || format!("extents and spare records are {records:?}, not each record once"),
-        )?;
+        ensure!(records.iter().copied().eq(1..self.table.len() as Id) =>
+            "extents and spare records are {records:?}, not each record once");
         let mut unused = [NIL].iter().chain(&self.spare);
-        ensure(
-            unused.all(|&id| self.get(id).state == State::Unused),
-            || format!("of no extent and {:?} one is in use", self.spare),
-        )
+        ensure!(unused.all(|&id| self.get(id).state == State::Unused) =>
+            "of no extent and {:?} one is in use", self.spare);
+        Ok(())
     }
 
     /// Checks that extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
@@ -30,18 +27,14 @@ impl Extents {
         let (mut holes, mut gaps) = (Vec::new(), BTreeMap::new());
         for (id, extent) in self.iter() {
             let follows = extent.start == at && extent.bytes != 0 && extent.prev == prev;
-            ensure(follows, || {
-                format!("extent {id} {extent:?} does not follow {at:#x} (previous {prev})")
-            })?;
+            ensure!(follows => "extent {id} {extent:?} does not follow {at:#x} (previous {prev})");
             let unit = match extent.state {
                 State::Unused => return Err(format!("unused record {id} is in the list")),
                 State::Unmapped | State::Stale | State::Reserved => granule,
                 State::Free | State::Allocated => UNIT,
             };
             let is_even = extent.start % unit == 0 && extent.bytes % unit == 0;
-            ensure(is_even, || {
-                format!("extent {id} {extent:?} is not on multiples of {unit}")
-            })?;
+            ensure!(is_even => "extent {id} {extent:?} is not on multiples of {unit}");
             match extent.state {
                 State::Allocated => taken += extent.bytes,
                 State::Free => holes.push((extent.slot, id)),
@@ -61,9 +54,8 @@ impl Extents {
         let bytes = holes.iter().map(|&(_, id)| self.get(id).bytes).sum();
         let found = (holes, gaps, taken, bytes);
         let booked = (filed, self.gaps.clone(), self.taken, self.hole_bytes());
-        ensure(
-            found == booked && self.holes() == found.0.len() as u64,
-            || format!("holes, gaps, bytes taken and in holes: {found:?}, booked {booked:?}"),
-        )
+        ensure!(found == booked && self.holes() == found.0.len() as u64 =>
+            "holes, gaps, bytes taken and in holes: {found:?}, booked {booked:?}");
+        Ok(())
     }
 }
