@@ -31,7 +31,7 @@ pub(crate) fn is_running() -> bool {
 }
 
 /// Runs `ask`, in which this thread runs no host call, as it may hold locks that one asks for. A device that runs work
-/// when it is asked runs none then.
+/// when it is asked runs none then; while it waits, only work that the wait cannot end without.
 pub(crate) fn without_any<R>(ask: impl FnOnce() -> R) -> R {
     let before = RUNS_NONE.replace(true);
     let answer = ask();

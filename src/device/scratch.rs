@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Addr, Device, Phys, beside, lock};
+use super::{Addr, Device, Phys, beside, lock, without_host_calls};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -72,7 +72,8 @@ impl Scratch {
         let stream = device.stream()?;
         // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
         unsafe { (device.backend()).fill(scratch.addr, 0, bytes, stream.raw())? };
-        stream.core().synchronize_memory()?;
+        // The caller may hold a lock that a host call asks for. Nothing else is on the stream.
+        without_host_calls(|| stream.core().synchronize_memory())?;
         Ok(scratch)
     }
 

@@ -502,7 +502,7 @@ impl Drop for Timeline {
 #[cfg(test)]
 mod tests {
     use crate::device::sim::SimConfig;
-    use crate::device::{Device, Stream, Timeline, lock};
+    use crate::device::{Device, Scratch, Stream, Timeline, lock};
 
     fn streams(device: &Device) -> [Stream; 3] {
         [(); 3].map(|()| device.stream().unwrap())
@@ -652,6 +652,19 @@ mod tests {
             for _ in 0..4 * super::MARKS {
                 b.wait_stream(&a).unwrap();
             }
+            assert!(told.try_recv().is_err(), "it ran under seed {seed}");
+        }
+    }
+
+    #[test]
+    fn no_host_call_runs_while_memory_beside_a_pool_is_made() {
+        for seed in 0..20 {
+            let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+            let [a, ..] = streams(&device);
+            let (tell, told) = std::sync::mpsc::channel();
+            let work = Box::new(move || tell.send(()).unwrap());
+            device.backend().host_call(a.raw(), work).unwrap();
+            drop(Scratch::zeroed(&device, 1).unwrap());
             assert!(told.try_recv().is_err(), "it ran under seed {seed}");
         }
     }

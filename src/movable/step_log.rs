@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::compact::Moved;
-use crate::device::{Device, Event};
+use crate::device::{Device, Event, without_host_calls};
 use crate::error::Result;
 
 /// One step of compaction that moved something.
@@ -51,7 +51,8 @@ impl Log {
     pub(super) fn add(&mut self, moved: &Moved, host: Duration, span: Option<Span>) {
         while let Some((record, span)) = self.records.get_mut(self.read) {
             match span {
-                Some((_, end)) if end.is_done().is_ok_and(|done| done) => {}
+                // The caller holds the registry's lock.
+                Some((_, end)) if without_host_calls(|| end.is_done()).is_ok_and(|done| done) => {}
                 None => {}
                 Some(_) => break,
             }

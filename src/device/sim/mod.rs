@@ -328,7 +328,7 @@ struct Sim {
 impl Sim {
     /// Runs one operation; returns false if none can run now.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let (queue, op) = match state.schedule.step() {
+        let (queue, op) = match state.schedule.step(!host_call::may_run_none()) {
             Step::Nothing => return (state, false),
             Step::Run(queue, op) => (queue, op),
         };

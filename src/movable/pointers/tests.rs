@@ -1,6 +1,7 @@
 //! Arrays of pointers: which are refused, and how long many registrations and removals take.
 
 use super::*;
+use crate::compact::Goal;
 use crate::device::Device;
 use crate::device::sim::SimConfig;
 use crate::pool::{Pool, PoolConfig};
@@ -87,6 +88,32 @@ fn an_array_may_go_in_a_host_call_that_runs_while_uses_are_asked_about() {
             device.backend().host_call(streams[0].raw(), work).unwrap();
             for stream in &streams {
                 drop(pool.hold_id(pointers.id(), stream).unwrap());
+            }
+        }
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(std::time::Duration::from_secs(60))
+        .expect("it waits for itself");
+}
+
+#[test]
+fn an_array_may_go_in_a_host_call_that_runs_while_the_times_of_steps_are_asked_about() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for seed in 0..40 {
+            let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+            let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+            let [stream, calls] = [(); 2].map(|()| device.stream().unwrap());
+            pool.record_steps(true).unwrap();
+            let pointers = pool.alloc_movable::<u64>(&stream, 8).unwrap();
+            let array = pointers.register_pointers().unwrap();
+            let work = Box::new(move || drop(array));
+            device.backend().host_call(calls.raw(), work).unwrap();
+            for _ in 0..3 {
+                let blocks = [(); 2].map(|()| pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap());
+                let [low, _high] = blocks;
+                drop(low);
+                assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
             }
         }
         tell.send(()).unwrap();
