@@ -151,7 +151,7 @@ impl Recorder {
         let streams = std::mem::take(&mut lock(&self.state).streams);
         for stream in &streams {
             let timeline = &stream.core().timeline;
-            let _entering = lock(&timeline.entering);
+            let entering = lock(&timeline.entering);
             if !ended {
                 timeline.set_stuck();
             }
@@ -164,7 +164,10 @@ impl Recorder {
             // During a capture by another library, a wait would break that capture.
             let capturing = |raw| self.device.backend().stream_capturing(raw);
             let may_wait = || matches!(capturing(stream.raw()), Ok(false));
-            if waits && !(may_wait() && timeline.wait_for(gate, tick).is_ok()) {
+            let waited = !waits || may_wait() && timeline.wait_for(gate, tick).is_ok();
+            // Not under the lock: a host call that the gate waits for may ask about the stream.
+            drop(entering);
+            if !waited {
                 let _ = gate.sync_to(tick);
             }
         }

@@ -368,3 +368,24 @@ fn a_request_for_more_than_the_device_has_takes_none_of_it() {
     assert_eq!(watched.calls("create"), made);
     drop(pool.alloc(&stream, 60 * MIB).unwrap());
 }
+
+#[test]
+fn a_capture_whose_memory_the_host_waits_for_keeps_nobody_from_its_stream() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    drop(pool.alloc(&stream, MIB).unwrap());
+    watched.fail("event_wait", 1, false);
+    let asked = Arc::new(AtomicBool::new(false));
+    let (its, again) = (Arc::clone(&asked), stream.clone());
+    watched.after("before_event_sync", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(again.is_idle().is_ok()));
+        let done = told.recv_timeout(Duration::from_secs(5));
+        its.store(done == Ok(true), Ordering::Relaxed);
+    });
+    drop(capture.end().unwrap());
+    assert!(watched.was_hooked(), "the host did not wait");
+    assert!(asked.load(Ordering::Relaxed), "a lock is held meanwhile");
+}
