@@ -10,6 +10,7 @@ use warpool::PoolBuf;
 use warpool::collective::{Comm, Op, Ranks};
 use warpool::half::bf16;
 
+use crate::common::BackendOf;
 use crate::{PATIENCE, hosts, on_ranks};
 
 /// The stand-in, for one test at a time.
@@ -343,6 +344,24 @@ fn an_error_behind_queued_work_is_found_by_a_check_and_an_abort_gives_the_commun
 }
 
 /// A small sum takes as long as the calls around it.
+#[test]
+fn an_end_that_goes_in_a_host_call_waits_for_the_others_on_another_thread() {
+    let Some(it) = StandIn::get() else { return };
+    let comm = Comm::nccl_all(&hosts(1), PATIENCE).unwrap().remove(0);
+    let stream = comm.device().stream().unwrap();
+    it.hold(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    let work = Box::new(move || {
+        drop(comm);
+        tell.send(()).unwrap();
+    });
+    (BackendOf::backend(stream.device()).host_call(stream.raw(), work)).unwrap();
+    let ended = told.recv_timeout(Duration::from_secs(10));
+    it.hold(false);
+    it.wait_for("ncclCommDestroy", 1);
+    ended.expect("the host call waits for other ranks");
+}
+
 #[test]
 fn a_sum_is_one_call_of_nccl_and_nothing_is_asked_behind_it() {
     let Some(it) = StandIn::get() else { return };

@@ -30,7 +30,7 @@ use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
 use super::Ranks;
 use super::meet::meet;
 use super::transport::{Act, Call, Transport};
-use crate::device::{Device, DeviceInfo, DeviceKind, Stream, StreamCore};
+use crate::device::{Device, DeviceInfo, DeviceKind, Stream, StreamCore, beside, is_running};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::plain::lock;
@@ -451,8 +451,31 @@ impl Transport for Nccl {
     }
 }
 
+impl Nccl {
+    /// Moves the communicator out, and leaves nothing to end here.
+    fn moved_out(&mut self) -> Self {
+        Self {
+            nccl: self.nccl,
+            state: State::of(lock(&self.state).take()),
+            rank: self.rank,
+            size: self.size,
+            device: self.device.clone(),
+            peers: Vec::new(),
+            patience: self.patience,
+            failed: Arc::clone(&self.failed),
+            _members: self._members.take(),
+            _first: self._first.take(),
+        }
+    }
+}
+
 impl Drop for Nccl {
     fn drop(&mut self) {
+        if is_running() {
+            // The end waits for queued work and for other ranks, which a host call may not.
+            let its = self.moved_out();
+            return beside(move || drop(its));
+        }
         // After a failure, NCCL's resources stay until the process ends.
         let _ = self.in_context(|end, state| {
             let sound = !state.comm.0.is_null() && end.failed.get().is_none();
