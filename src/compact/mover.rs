@@ -53,6 +53,8 @@ pub(crate) struct Mover {
     next: usize,
     /// For each place, an event recorded after the launch that read it last.
     read: Vec<Event>,
+    /// A table whose upload failed: pieces of it may be queued.
+    failed: Option<Arc<Vec<u8>>>,
     /// Flags of slides, which run one after the other; the last allocation is in use. Each
     /// allocation is at least twice the one before, so all together are less than twice the last.
     flags: Vec<Scratch>,
@@ -88,6 +90,7 @@ impl Mover {
             place_bytes,
             next: 0,
             read: (0..PLACES).map(|_| device.event()).collect::<Result<_>>()?,
+            failed: None,
             flags: vec![Scratch::counted(device, 1, overhead)?],
             overhead: overhead.clone(),
         })
@@ -101,6 +104,10 @@ impl Mover {
     /// Copies `image` into the next place, ordered before the moving stream's next work; returns
     /// its address. The caller queues the launch that reads it before the next upload.
     fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
+        if let Some(failed) = &self.failed {
+            self.let_go(failed)?;
+            self.failed = None;
+        }
         let addr = self.tables.addr() + self.next as u64 * self.place_bytes;
         // The launch that read the place of the last upload is queued by now, so its event can be
         // recorded. The upload waits for the launch that read this place, `PLACES` uploads ago.
@@ -112,10 +119,8 @@ impl Mover {
         let image = Arc::new(image);
         let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
         if let Err(error) = placed {
-            // Some pieces may already be queued.
-            if self.upload.synchronize().is_err() {
-                std::mem::forget(image);
-            }
+            // Not waited for here: the caller holds locks that a host call before the copies may ask for.
+            self.failed = Some(image);
             return Err(error);
         }
         self.next = (self.next + 1) % PLACES;
@@ -126,8 +131,7 @@ impl Mover {
         let (backend, raw) = (self.upload.device().backend(), self.upload.raw());
         for (piece, at) in image.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)) {
             // SAFETY: the place has space for the image. The image lives until the copies are done:
-            // `upload` keeps it until then, by a host call queued after the copies or by
-            // synchronizing.
+            // `upload` keeps it until a host call after the copies drops it, or this mover's drop.
             unsafe { backend.copy_in(addr + at, piece.as_ptr(), piece.len() as u64, raw)? };
         }
         Ok(())
@@ -330,12 +334,15 @@ impl Drop for Mover {
         let streams = [self.upload.clone(), self.stream.clone()];
         let (tables, flags) = (self.tables.take(), std::mem::take(&mut self.flags));
         let memory = (tables, flags, std::mem::take(&mut self.read));
+        let failed = self.failed.take();
         beside(move || {
             for stream in &streams {
                 // A stream whose wait fails has failed itself and runs no more work.
-                let _ = stream.synchronize();
+                if stream.synchronize().is_err() {
+                    std::mem::forget(failed.clone());
+                }
             }
-            drop(memory);
+            drop((memory, failed));
         });
     }
 }

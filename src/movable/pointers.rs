@@ -219,10 +219,10 @@ impl Arrays {
 }
 
 impl Array {
-    pub(super) fn hold(&mut self, stream: &Stream) -> Result<()> {
-        self.ready.wait_on(&stream.core().timeline)?;
+    /// Counts a hold; returns what the stream has to wait for.
+    pub(super) fn hold(&mut self, stream: &Stream) -> Marks {
         self.holds += 1;
-        Ok(())
+        self.ready.lacking(&stream.core().timeline)
     }
 
     pub(super) fn let_go(&mut self, stream: &Stream) {

@@ -409,13 +409,19 @@ impl Registry {
             self.settle(&mut state)?;
         }
         let array = state.arrays.get(key)?;
-        match array.place {
-            Place::Fixed(addr) => array.hold(stream).map(|()| (addr, None)),
+        let addr = match array.place {
+            Place::Fixed(addr) => addr,
             Place::Block(id) => {
                 drop(state);
-                self.hold(id, stream).map(|(addr, _)| (addr, Some(id)))
+                return self.hold(id, stream).map(|(addr, _)| (addr, Some(id)));
             }
-        }
+        };
+        let ready = array.hold(stream);
+        drop(state);
+        // Not under the lock, as in `hold`.
+        let waited = ready.wait_on(&stream.core().timeline);
+        waited.inspect_err(|_| self.let_go_of_pointers(key, None, stream))?;
+        Ok((addr, None))
     }
 
     /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
@@ -461,10 +467,14 @@ impl Registry {
         let mut state = self.all_here()?;
         if state.words.is_none() {
             let mut words = Words::new(&self.device, &self.overhead)?;
-            let (handles, mover) = (state.table.len() as u64, &state.mover.stream);
+            let (handles, mover) = (state.table.len() as u64, state.mover.stream.clone());
             // Without memory there is no table that holds would have to keep.
-            let ensured = words.ensure(handles.max(1), mover);
-            ensured.inspect_err(|_| _ = mover.synchronize())?;
+            if let Err(error) = words.ensure(handles.max(1), &mover) {
+                // Without the lock: a host call that the stream waits for may ask for it.
+                drop(state);
+                let _ = mover.synchronize();
+                return Err(error);
+            }
             state.words = Some(words);
             state.table.has_words();
         }

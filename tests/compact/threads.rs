@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::on_every_device;
 use common::watched::Watched;
+use common::{Memory, on_every_device};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::movable::Movable;
@@ -197,29 +197,98 @@ fn other_streams_allocate_and_free_while_a_pass_is_between_its_steps(device: &De
     }
 }
 
+/// A pool over a watched device, a stream, and a block that another stream holds without a wait.
+struct Ground {
+    device: Device,
+    watched: Arc<Watched>,
+    pool: Pool,
+    stream: Stream,
+    other: Stream,
+    block: Movable<u64>,
+}
+
+impl Ground {
+    fn new(config: PoolConfig) -> Self {
+        let (device, watched) = Watched::over(&common::host());
+        let pool = Pool::new(&device, config).unwrap();
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let block = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+        drop(block.hold(&other).unwrap());
+        Self {
+            device,
+            watched,
+            pool,
+            stream,
+            other,
+            block,
+        }
+    }
+
+    /// Two blocks that were moved, behind the one that is held.
+    fn moved(&self) -> [Movable<u64>; 2] {
+        let alloc = || self.pool.alloc_movable::<u64>(&self.stream, 500_000);
+        let low = alloc().unwrap();
+        let blocks = [(); 2].map(|()| alloc().unwrap());
+        drop(low);
+        assert!(self.pool.compact(&Goal::Full).unwrap().bytes > 0);
+        blocks
+    }
+
+    /// Checks that another thread holds the block at the next use of `call`, which `act` makes.
+    fn holds_during(&self, call: &'static str, act: impl FnOnce(&Self)) {
+        let (of, id, other) = (self.pool.clone(), self.block.id(), self.other.clone());
+        let held = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&held);
+        self.watched.after(call, move || {
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
+            let done = told.recv_timeout(Duration::from_secs(5));
+            its.store(done == Ok(true), Ordering::Relaxed);
+        });
+        act(self);
+        assert!(self.watched.was_hooked(), "no {call}");
+        assert!(held.load(Ordering::Relaxed), "the lock is held over {call}");
+    }
+}
+
 #[test]
 fn others_hold_blocks_while_a_stream_is_made_to_wait_for_a_move() {
-    let (device, watched) = Watched::over(&common::host());
-    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
-    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
-    let low = pool.alloc_movable::<u64>(&stream, 500_000).unwrap();
-    let blocks = [(); 2].map(|()| pool.alloc_movable::<u64>(&stream, 500_000).unwrap());
-    drop(low);
-    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
-    drop(blocks[1].hold(&other).unwrap());
-    let (of, id) = (pool.clone(), blocks[1].id());
-    let held = Arc::new(AtomicBool::new(false));
-    let its = Arc::clone(&held);
-    watched.after("event_wait", move || {
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
-        let done = told.recv_timeout(Duration::from_secs(5));
-        its.store(done == Ok(true), Ordering::Relaxed);
+    let ground = Ground::new(PoolConfig::default());
+    let blocks = ground.moved();
+    let stream = ground.device.stream().unwrap();
+    ground.holds_during("event_wait", |_| drop(blocks[0].hold(&stream).unwrap()));
+}
+
+#[test]
+fn others_hold_blocks_while_a_stream_is_made_to_wait_for_pointers() {
+    let ground = Ground::new(PoolConfig::default());
+    let memory = Memory::new(&ground.device, 64);
+    // SAFETY: the memory outlives the array, and nothing else uses it.
+    let array = unsafe { (ground.pool).register_pointers(&ground.stream, memory.addr, 8) };
+    let array = array.unwrap();
+    let _blocks = ground.moved();
+    let stream = ground.device.stream().unwrap();
+    ground.holds_during("event_wait", |_| drop(array.hold(&stream).unwrap()));
+}
+
+#[test]
+fn others_hold_blocks_while_an_address_table_that_is_not_made_is_waited_for() {
+    let ground = Ground::new(PoolConfig::default());
+    ground.holds_during("before_stream_sync", |it| {
+        it.watched.fail("fill", 1, false);
+        assert!(it.pool.address_table().is_err());
     });
-    drop(blocks[0].hold(&stream).unwrap());
-    assert!(watched.was_hooked());
-    assert!(
-        held.load(Ordering::Relaxed),
-        "the lock is held over the wait"
-    );
+}
+
+#[test]
+fn a_step_whose_table_is_not_uploaded_does_not_wait_for_the_device() {
+    let ground = Ground::new(PoolConfig::default());
+    drop(ground.moved());
+    let [low, _high] = ground.moved();
+    drop(low);
+    ground.watched.fail("copy_in", 1, false);
+    ground.watched.after("before_stream_sync", || ());
+    assert!(ground.pool.compact(&Goal::Full).is_err());
+    assert!(!ground.watched.was_hooked(), "it waited under the lock");
+    assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
 }
