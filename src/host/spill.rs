@@ -20,17 +20,19 @@ pub enum Spill<'h> {
 }
 
 impl Shelf for HostPool {
-    fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>> {
-        let mut buf = self.alloc::<u8>(bytes as usize)?;
-        // SAFETY: the bytes belong to a block that is not held. The stream runs after its uses, and its
-        // memory is freed after this copy.
-        let view = unsafe { View::<u8>::from_raw(addr, buf.len()) }?;
-        view.download_into(stream, &mut buf)?;
-        Ok(Box::new(buf))
+    fn room(&self, bytes: u64) -> Result<Box<dyn Shelved>> {
+        Ok(Box::new(self.alloc::<u8>(bytes as usize)?))
     }
 }
 
 impl Shelved for HostBuf<u8> {
+    fn put(&mut self, addr: Addr, stream: &Stream) -> Result<()> {
+        // SAFETY: the bytes belong to a block that is not held. The stream runs after its uses, and its
+        // memory is freed after this copy.
+        let view = unsafe { View::<u8>::from_raw(addr, self.len()) }?;
+        view.download_into(stream, self)
+    }
+
     fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()> {
         let part = self.slice(..bytes as usize)?;
         // SAFETY: the bytes belong to a block that was allocated on the stream and is not used anywhere

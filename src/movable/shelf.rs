@@ -8,16 +8,19 @@ use crate::pool::Spilled;
 
 /// Storage that contents are copied to.
 pub(crate) trait Shelf: Send + Sync {
-    /// Queues a copy of `bytes` bytes at `addr` on `stream`, which is ordered after the work that
-    /// writes them.
+    /// Room for `bytes` bytes. The caller holds no lock, as the driver may wait for host calls here.
     ///
     /// # Errors
     /// If the storage is full; any error of the driver.
-    fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>>;
+    fn room(&self, bytes: u64) -> Result<Box<dyn Shelved>>;
 }
 
-/// Stored contents.
+/// Stored contents, or room for them.
 pub(crate) trait Shelved: Send {
+    /// Queues a copy of as many bytes as there is room for, at `addr`, on `stream`, which is ordered after the
+    /// work that writes them.
+    fn put(&mut self, addr: Addr, stream: &Stream) -> Result<()>;
+
     /// Queues a copy of the first `bytes` bytes to `addr` on `stream`.
     fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()>;
 }
@@ -68,7 +71,7 @@ impl Drop for Away {
 pub(super) struct Full;
 
 impl Shelf for Full {
-    fn put(&self, _: Addr, _: u64, _: &Stream) -> Result<Box<dyn Shelved>> {
+    fn room(&self, _: u64) -> Result<Box<dyn Shelved>> {
         Err(Error::invalid("spill", "it is switched off"))
     }
 }

@@ -22,7 +22,7 @@ use super::block_table::Entry;
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
-use super::shelf::{Away, Full, Shelf, Spilling};
+use super::shelf::{Away, Full, Shelf, Shelved, Spilling};
 use super::{Movable, Pool};
 use crate::device::{Queueing, Stream, Timeline, lock};
 use crate::error::Result;
@@ -110,12 +110,8 @@ impl State {
         self.awaited > 0 || self.words.is_some() || !self.arrays.is_empty()
     }
 
-    /// Spills blocks for a request of `needed` bytes. Returns them; their memory is free after the copies.
-    fn spill(&mut self, shared: &Shared, spilled: &Spilled, needed: u64) -> Vec<Block> {
-        let spilling = self.spilling.clone().filter(|_| !self.is_known());
-        let Some(Spilling { shelf, down, .. }) = spilling.as_deref() else {
-            return Vec::new();
-        };
+    /// The blocks to spill for a request of `needed` bytes, and the bytes of each.
+    fn to_spill(&self, shared: &Shared, needed: u64) -> Vec<(MovableId, u64)> {
         let extents: Vec<(u64, u64, bool)> = shared.core.lock().mapped_extents().collect();
         let stretch = |(at, bytes, taken): (u64, u64, bool)| Stretch {
             at,
@@ -126,39 +122,36 @@ impl State {
             },
         };
         let all: Vec<Stretch> = extents.into_iter().map(stretch).collect();
-        let mut freed = Vec::new();
-        for at in chosen(&all, needed) {
-            // If the host is full, the blocks before this one are spilled all the same.
-            match self.put_away(at, &**shelf, down, spilled) {
-                Ok(Some(block)) => freed.push(block),
-                Ok(None) => {}
-                Err(_) => break,
-            }
-        }
-        freed
+        let block = |at| {
+            let (id, entry) = self.table.at(at)?;
+            Some((id, entry.block.as_ref()?.bytes()))
+        };
+        chosen(&all, needed).into_iter().filter_map(block).collect()
     }
 
-    /// Queues a copy of the block at an offset to the host, and returns the block.
+    /// Queues a copy of the block to the host, and returns the block; `None` if it was held, freed or resized since
+    /// it was chosen.
     fn put_away(
         &mut self,
-        at: u64,
-        shelf: &dyn Shelf,
+        (id, bytes, mut contents): Room,
         down: &Stream,
         spilled: &Spilled,
     ) -> Result<Option<Block>> {
-        let Some((id, entry)) = self.table.at(at) else {
+        let now = self.holds;
+        let Some(entry) = self.table.place(id) else {
             return Ok(None);
         };
         let timeline = &down.core().timeline;
+        let stays = entry.cost(bytes, now).is_none();
+        let block = entry.block.as_ref().filter(|it| it.bytes() == bytes);
+        let Some(addr) = block.filter(|_| !stays).map(Block::addr) else {
+            return Ok(None);
+        };
         if !seeded!("spilled-under-its-uses") {
             entry.ready.wait_on(timeline)?;
             entry.uses.wait_on(timeline)?;
         }
-        let Some(block) = &entry.block else {
-            return Ok(None);
-        };
-        let (addr, bytes) = (block.addr(), block.bytes());
-        let contents = shelf.put(addr, bytes, down)?;
+        contents.put(addr, down)?;
         lock(spilled).add(bytes);
         let spilled = spilled.clone();
         Ok(self.table.spill(id, |entry| {
@@ -173,6 +166,9 @@ impl State {
         }))
     }
 }
+
+/// A block to spill, its bytes, and room for them.
+type Room = (MovableId, u64, Box<dyn Shelved>);
 
 /// Keeps all blocks on the device until it is dropped.
 struct Awaited<'a>(&'a Registry);
@@ -220,27 +216,57 @@ impl Registry {
         Ok(())
     }
 
-    fn spill(&self, bytes: u64) -> Result<bool> {
+    fn spill(&self, needed: u64) -> Result<bool> {
         let shared = self.shared()?;
-        let mut state = lock(&self.state);
-        let Some(down) = state.spilling.as_ref().map(|it| it.down.clone()) else {
-            return Ok(false);
+        let (spilling, chosen) = {
+            let state = lock(&self.state);
+            let Some(spilling) = state.spilling.clone().filter(|_| !state.is_known()) else {
+                return Ok(false);
+            };
+            self.awake.check()?;
+            (spilling, state.to_spill(&shared, needed))
         };
-        let queueing = Queueing::begin(&down.core().timeline);
-        self.awake.check()?;
-        let freed = state.spill(&shared, &self.spilled, bytes);
-        drop(state);
-        drop(queueing);
+        // Without the lock: the driver may wait for host calls that ask for it. If the host is full, the blocks
+        // before that one are spilled all the same.
+        let rooms = chosen.into_iter().map_while(|(id, bytes)| {
+            let room = spilling.shelf.room(bytes).ok()?;
+            Some((id, bytes, room))
+        });
+        let freed = self.put_away(&spilling, rooms.collect())?;
         let any = !freed.is_empty();
         for block in freed {
             shared.set_movable(&block, false);
             match seeded!("spilled-memory-free-ahead-of-its-copy") {
                 true => drop(block),
                 // If the device cannot wait for the copy, `free_on` has waited on the host.
-                false => _ = block.free_on(&down),
+                false => _ = block.free_on(&spilling.down),
             }
         }
         Ok(any)
+    }
+
+    /// Spills the blocks that still may go, as long as the pool spills there. Returns them; their memory is free
+    /// after the copies.
+    fn put_away(&self, to: &Arc<Spilling>, rooms: Vec<Room>) -> Result<Vec<Block>> {
+        let down = &to.down;
+        let mut freed = Vec::new();
+        let mut state = lock(&self.state);
+        let _queueing = Queueing::begin(&down.core().timeline);
+        self.awake.check()?;
+        let spills = state
+            .spilling
+            .as_ref()
+            .is_some_and(|it| Arc::ptr_eq(it, to));
+        if !spills || state.is_known() {
+            return Ok(freed);
+        }
+        for room in rooms {
+            match state.put_away(room, down, &self.spilled) {
+                Ok(block) => freed.extend(block),
+                Err(_) => break,
+            }
+        }
+        Ok(freed)
     }
 
     /// Brings the block back if it is on the host.

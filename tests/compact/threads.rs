@@ -10,7 +10,9 @@ use common::watched::Watched;
 use common::{Memory, on_every_device};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
+use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::movable::Movable;
+use warpool::pool::HandleSize;
 use warpool::{Device, Pool, PoolConfig, Stream};
 
 on_every_device! {
@@ -269,6 +271,17 @@ fn others_hold_blocks_while_a_stream_is_made_to_wait_for_pointers() {
     let _blocks = ground.moved();
     let stream = ground.device.stream().unwrap();
     ground.holds_during("event_wait", |_| drop(array.hold(&stream).unwrap()));
+}
+
+#[test]
+fn others_hold_blocks_while_host_memory_is_made_for_a_spill() {
+    let limit = PoolConfig::default().limit(8 << 20);
+    let ground = Ground::new(limit.handles(HandleSize::Granule));
+    let host = HostPool::new(&ground.device, HostPoolConfig::default());
+    ground.pool.set_spill(Spill::Auto(&host)).unwrap();
+    let alloc = |it: &Ground| it.pool.alloc_movable::<u8>(&it.stream, 6 << 20).unwrap();
+    let _first = alloc(&ground);
+    ground.holds_during("host_alloc", |it| drop(alloc(it)));
 }
 
 #[test]
