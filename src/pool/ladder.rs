@@ -8,7 +8,7 @@ mod steps;
 
 use std::sync::atomic::Ordering;
 
-use super::ask::{self, Questions};
+use super::ask::Questions;
 use super::cache::Cached;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
@@ -16,7 +16,7 @@ use super::mapping::Terms;
 use super::pressure::{Asked, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
-use super::tuning::WAITS_WITHOUT_THE_LOCK;
+use super::tuning::MOST_WAITS;
 use crate::device::lock;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::heap::size_class::is_slot;
@@ -61,12 +61,21 @@ enum Turn {
     Then(Then),
     /// Run this without the lock.
     Work(Box<Job>, Then),
+    /// Serve the request with this, once its stream waits for its epoch.
+    Behind(Taken),
     /// Try to move memory first, in place of mapping this many handles elsewhere.
     Moves(u64),
     /// Call the registered steps.
     Relief,
     /// Wait until a job of another thread ends, then start again.
     Wait,
+}
+
+/// Memory that a request takes before it waits for it: a slot, or a block to cut.
+struct Taken {
+    grant: Grant,
+    is_slot: bool,
+    epoch: Epoch,
 }
 
 /// Where a climb goes on.
@@ -103,8 +112,9 @@ struct Climb<'a> {
     /// Memory may be moved first.
     may_move: bool,
     caches_looked_at: u32,
-    /// Waits to make without the lock before one is made under it.
+    /// Waits that are left before the steps go on without them, and those of [`steps::unify`].
     waits_left: u32,
+    merges_left: u32,
     /// A registered step made room.
     relieved: bool,
 }
@@ -121,7 +131,8 @@ impl<'a> Climb<'a> {
             given_back: 0,
             may_move: helped && shared.attached.get().is_some(),
             caches_looked_at: 0,
-            waits_left: WAITS_WITHOUT_THE_LOCK,
+            waits_left: MOST_WAITS,
+            merges_left: MOST_WAITS,
             relieved: false,
         }
     }
@@ -152,18 +163,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Makes `waits` without the lock, then repeats the step: its memory is ready then, unless another thread took
-    /// it. After several such times it makes the waits here, under the lock.
-    fn wait(&mut self, core: &mut Core, waits: Questions) -> Result<Option<Turn>> {
-        if waits.is_empty() || self.waits_left == 0 {
-            return ask::put(&waits, &mut core.steps.waits).map(|()| None);
-        }
-        self.waits_left -= 1;
-        Ok(Some(Turn::Work(Box::new(waits.into()), Then::Again)))
-    }
-
     fn has_waited(&self) -> bool {
-        self.waits_left < WAITS_WITHOUT_THE_LOCK
+        self.waits_left < MOST_WAITS
     }
 
     /// Empties all caches into the heap; true if they had anything.
@@ -190,6 +191,16 @@ impl<'a> Climb<'a> {
         self.lane.served(self.bytes, missed, core);
         Ok(Some(grant))
     }
+}
+
+/// Makes `waits`, then repeats the step: its memory is ready then, unless another thread took it. `None` after several
+/// such times: the step goes on without.
+fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
+    if waits.is_empty() || *left == 0 {
+        return None;
+    }
+    *left -= 1;
+    Some(Turn::Work(Box::new(waits.into()), Then::Again))
 }
 
 impl Shared {
@@ -247,6 +258,7 @@ impl Shared {
                     }
                     (core, grant.map_or(then, |_| Then::Next))
                 }
+                Turn::Behind(taken) => return self.serve_behind(climb, core, taken),
                 Turn::Wait => (self.wait_for_others(core), Then::Restart),
                 turn => self.ask_others(climb, core, &turn),
             };
@@ -263,6 +275,43 @@ impl Shared {
             }
         }
         Ok(None)
+    }
+
+    /// Makes the stream wait without the lock, then serves the request. If the driver refuses, the memory is as it was.
+    fn serve_behind(
+        &self,
+        climb: &Climb<'_>,
+        mut core: CoreGuard<'_>,
+        taken: Taken,
+    ) -> Result<Option<Grant>> {
+        let Taken {
+            grant,
+            is_slot,
+            epoch,
+        } = taken;
+        let bytes = if is_slot { climb.bytes } else { climb.size };
+        let waits = Job::from(core.waits_for(climb.stream(), [epoch]));
+        core.under_way.jobs += 1;
+        core.under_way.held += bytes;
+        drop(core);
+        let ran = waits.run();
+        let mut core = self.core.lock();
+        core.under_way.end_one();
+        core.under_way.held -= bytes;
+        if let Err(error) = core.end(ran) {
+            let Epoch { stream, tick } = epoch;
+            let block = Cached::new(grant.id, self.base + grant.offset, bytes, tick);
+            match is_slot {
+                true => core.give_slot(&block, stream, tick),
+                false => core.give(grant.id, stream, tick),
+            }
+            return Err(error);
+        }
+        let grant = match is_slot {
+            true => Some(grant),
+            false => climb.cut(&mut core, Some(grant)),
+        };
+        grant.map_or(Ok(None), |grant| climb.served(core, grant))
     }
 
     /// Calls what may move or free memory, without the lock.

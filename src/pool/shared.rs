@@ -164,6 +164,7 @@ impl Shared {
         }
         let lanes = lock(&self.lanes).close();
         lock(&self.books).closed = true;
+        lanes.iter().for_each(|lane| lane.wait_for_used());
         let mut core = self.core.lock();
         lanes.iter().for_each(|lane| lane.retire(&mut core));
         #[cfg(feature = "tracing")]
@@ -208,11 +209,16 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
+        let kept = seeded!("retired-stream-keeps-its-cache");
+        let ends: Vec<_> = lock(&self.lanes)
+            .of_handle(handle)
+            .filter(|_| !kept)
+            .cloned()
+            .collect();
+        ends.iter().for_each(|lane| lane.wait_for_used());
         let mut lanes = lock(&self.lanes);
         let mut core = self.core.lock();
-        let kept = seeded!("retired-stream-keeps-its-cache");
-        let ends = lanes.of_handle(handle).filter(|_| !kept);
-        ends.for_each(|lane| lane.retire(&mut core));
+        ends.iter().for_each(|lane| lane.retire(&mut core));
         drop(core);
         let retired = lanes.by_handle.remove(&handle);
         drop(lanes);

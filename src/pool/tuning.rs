@@ -82,8 +82,8 @@ pub(super) const SMALL_PART: u64 = 4;
 /// How often a request looks at the caches again before it fails, if other threads filled them meanwhile.
 pub(super) const CACHES_LOOKED_AT_AGAIN: u32 = 4;
 
-/// Waits on the device that a request makes without the pool's lock before it makes one under it.
-pub(super) const WAITS_WITHOUT_THE_LOCK: u32 = 8;
+/// Waits on the device that a request makes for memory that other threads take meanwhile.
+pub(super) const MOST_WAITS: u32 = 8;
 
 /// The joint peak is read from all streams once in (streams / this) requests. 4,000 streams that allocate a block
 /// each took 2.0 s if each request read all, with this 0.6 s.

@@ -173,3 +173,17 @@ fn others_are_served_while_a_block_waits_to_grow_where_it_is() {
     assert_eq!(world.pool.stats().steps.waits, 1);
     gate.open();
 }
+
+#[test]
+fn others_are_served_while_a_stream_that_goes_waits_for_the_uses_of_its_blocks() {
+    for call in ["event_record", "event_wait"] {
+        let world = World::of(6);
+        let gone = world.pool.device().stream().unwrap();
+        let mut block = world.pool.alloc(&gone, world.granule).unwrap();
+        let gate = Gate::close(&world.stream);
+        block.record_use(&world.stream).unwrap();
+        drop(block);
+        world.serves_during(call, || drop(gone));
+        gate.open();
+    }
+}

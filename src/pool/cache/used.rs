@@ -125,12 +125,28 @@ impl Lane {
         true
     }
 
-    /// Makes the lane's stream wait for the other uses of blocks that it freed.
+    /// Makes the lane's stream wait for the other uses of blocks that it freed, before [`Lane::retire`]: a driver may
+    /// keep the caller until a host call has run, which may ask for the locks of that.
+    pub(in crate::pool) fn wait_for_used(&self) {
+        latch(&self.state).aside = true;
+        if !self.shared.transfer.has_used() {
+            return;
+        }
+        let state = latch(&self.shared.transfer.state);
+        let its = state.used.iter().filter(|used| used.stream == self.slot);
+        let marks: Marks = its.flat_map(|used| used.marks.clone()).collect();
+        drop(state);
+        for (theirs, tick) in marks {
+            // A stream that neither device nor host can wait for runs nothing more.
+            let _ = wait_for(&self.timeline, &theirs, tick);
+        }
+    }
+
+    /// The same for blocks that were freed since.
     pub(super) fn end_used(&self) {
         let mut state = latch(&self.shared.transfer.state);
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
             for (theirs, tick) in std::mem::take(&mut used.marks) {
-                // A stream that neither device nor host can wait for runs nothing more.
                 let _ = wait_for(&self.timeline, &theirs, tick);
             }
             used.block.tick = self.open_tick();

@@ -1,6 +1,6 @@
 //! The steps of the ladder, in its order.
 
-use super::{Climb, Then, Turn};
+use super::{Climb, Taken, Then, Turn, wait};
 use crate::error::Result;
 use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
@@ -71,13 +71,9 @@ pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
             return Ok(Turn::Served(grant));
         }
-        if let Some(waits) = lane.wait_for_batch(bytes) {
-            if let Some(turn) = climb.wait(core, waits)? {
-                return Ok(turn);
-            }
-            if let Some(grant) = lane.take_over(bytes, false, true, core) {
-                return Ok(Turn::Served(grant));
-            }
+        let waits = lane.wait_for_batch(bytes).unwrap_or_default();
+        if let Some(turn) = wait(waits, &mut climb.waits_left) {
+            return Ok(turn);
         }
     }
     climb.drain(core);
@@ -93,11 +89,9 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return NEXT;
     }
     let lacking = core.unify(climb.stream());
-    if climb.waits_left > 0 {
-        let waits = core.waits_for(climb.stream(), lacking);
-        if let Some(turn) = climb.wait(core, waits)? {
-            return Ok(turn);
-        }
+    let waits = core.waits_for(climb.stream(), lacking);
+    if let Some(turn) = wait(waits, &mut climb.waits_left) {
+        return Ok(turn);
     }
     let grant = core.take_best(climb.stream(), climb.size, true);
     next_or(climb.cut(core, grant))
@@ -114,20 +108,19 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
-    let (slot, hole) = (slot.flatten(), core.smallest_hole(climb.size));
-    let Some(epoch) = slot.map_or(hole.map(|it| it.1), |it| Some(it.2)) else {
-        return NEXT;
+    let (is_slot, grant, epoch) = match (slot.flatten(), core.smallest_hole(climb.size)) {
+        (Some(found), _) => {
+            let grant = core.take_slot(stream, climb.bytes, found, true);
+            (true, grant, found.2)
+        }
+        (None, Some((id, epoch))) => (false, core.take_waited(stream, climb.size, id), epoch),
+        (None, None) => return NEXT,
     };
-    let waits = core.waits_for(stream, [epoch]);
-    if let Some(turn) = climb.wait(core, waits)? {
-        return Ok(turn);
-    }
-    if let Some(found) = slot {
-        let grant = core.take_slot(stream, climb.bytes, found, true);
-        return Ok(Turn::Served(grant));
-    }
-    let grant = hole.map(|(id, _)| core.take_waited(stream, climb.size, id));
-    next_or(climb.cut(core, grant))
+    Ok(Turn::Behind(Taken {
+        grant,
+        is_slot,
+        epoch,
+    }))
 }
 
 /// Asks the driver which stale mappings may go.
@@ -182,13 +175,8 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let mut lacking = core.release_mixed(stream);
     lacking.append(&mut core.unify(stream));
     let waits = core.waits_for(stream, lacking);
-    let waited = !waits.is_empty();
-    if let Some(turn) = climb.wait(core, waits)? {
+    if let Some(turn) = wait(waits, &mut climb.merges_left) {
         return Ok(turn);
-    }
-    if waited {
-        core.release_mixed(stream);
-        core.unify(stream);
     }
     match ready(climb, core)? {
         Turn::Then(_) => Ok(Turn::Then(Then::Look)),
