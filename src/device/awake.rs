@@ -127,7 +127,8 @@ impl Device {
             let mut looks = 0;
             while all.iter().any(queueing) && !seeded!("operations-under-way-not-waited-for") {
                 if began.elapsed() > PATIENCE {
-                    let why = "it is being given work, which does not end";
+                    let why = "a call that queues work on it has not returned for a second: call `sleep` again once \
+                               it has, and outside the closure of a kernel";
                     return Err(Error::invalid("stream", why));
                 }
                 pause(looks);

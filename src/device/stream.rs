@@ -96,7 +96,8 @@ impl Timeline {
             false => Ok(()),
             true => Err(Error::invalid(
                 "stream",
-                "this thread is giving it work that no graph may have: begin the capture after that",
+                "this thread is inside a call on it that a graph cannot contain, such as a copy of host memory: \
+                 begin the capture once that call has returned",
             )),
         }
     }
