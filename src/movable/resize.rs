@@ -9,7 +9,7 @@ use super::callback::{Callback, Calls, tell};
 use super::registry::{Registry, State};
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Queueing, Stream, lock};
+use crate::device::{Queueing, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
@@ -190,6 +190,21 @@ impl State {
             dst: block.addr() - base,
             bytes,
         };
+        let old = self.copied(id, timeline, block)?;
+        self.moved(&[way], calls);
+        // If this fails, the update stays pending; the next hold that needs it makes it.
+        let _ = self.settle();
+        Ok(old)
+    }
+
+    /// Puts `block` in the place of the one that was copied into it, whose uses were all waited for; returns that.
+    fn copied(
+        &mut self,
+        id: MovableId,
+        timeline: &Arc<Timeline>,
+        block: Block,
+    ) -> Result<Option<Block>> {
+        let entry = self.table.entry(id)?;
         block.lane().shared.set_movable(&block, true);
         let uses = std::mem::take(&mut entry.uses);
         if self.words.is_some() {
@@ -199,10 +214,6 @@ impl State {
         entry.ready = Marks::default();
         entry.ready.note(timeline, timeline.open_tick());
         entry.written(timeline, timeline.open_tick(), true);
-        let old = self.table.replace(id, block);
-        self.moved(&[way], calls);
-        // If this fails, the update stays pending; the next hold that needs it makes it.
-        let _ = self.settle();
-        Ok(old)
+        Ok(self.table.replace(id, block))
     }
 }

@@ -88,51 +88,53 @@ const PLOTS: [(&str, Plot); 4] = [
     ("slack.svg", slack),
 ];
 
+/// What [`reserved`] shows: each program's bars, with the series and the query of each.
+const RESERVED: [(&str, &[(usize, &str)]); 5] = [
+    (
+        "GPT-2 124M training",
+        &[
+            (0, "programs-h200; program=gpt; reserved - 1"),
+            (1, "pytorch-h200; program=gpt; expandable reserved - 1"),
+            (2, "pytorch-h200; program=gpt; cuda-async reserved - 1"),
+            (3, "pytorch-h200; program=gpt; native reserved - 1"),
+        ],
+    ),
+    (
+        "ResNet-50 training",
+        &[
+            (0, "replay-h200; trace=*resnet50*; reserved_ratio - 1"),
+            (1, "pytorch-h200; program=resnet; expandable reserved - 1"),
+            (2, "pytorch-h200; program=resnet; cuda-async reserved - 1"),
+            (3, "pytorch-h200; program=resnet; native reserved - 1"),
+        ],
+    ),
+    (
+        "mixture-of-experts training",
+        &[
+            (0, "programs-h200; program=moe; reserved - 1"),
+            (1, "programs-h200; program=moe; expandable reserved - 1"),
+        ],
+    ),
+    (
+        "reinforcement learning",
+        &[
+            (0, "programs-h200; program=rl; reserved - 1"),
+            (1, "programs-h200; program=rl; expandable reserved - 1"),
+        ],
+    ),
+    (
+        "tables: sort, group, join",
+        &[
+            (0, "programs-h200; program=tables; reserved - 1"),
+            (1, "programs-h200; program=tables; expandable reserved - 1"),
+        ],
+    ),
+];
+
 /// Plots the memory that allocators hold in addition to the live bytes of real programs.
 fn reserved(records: &Records) -> std::result::Result<String, String> {
-    const BARS: [(&str, &[(usize, &str)]); 5] = [
-        (
-            "GPT-2 124M training",
-            &[
-                (0, "programs-h200; program=gpt; reserved - 1"),
-                (1, "pytorch-h200; program=gpt; expandable reserved - 1"),
-                (2, "pytorch-h200; program=gpt; cuda-async reserved - 1"),
-                (3, "pytorch-h200; program=gpt; native reserved - 1"),
-            ],
-        ),
-        (
-            "ResNet-50 training",
-            &[
-                (0, "replay-h200; trace=*resnet50*; reserved_ratio - 1"),
-                (1, "pytorch-h200; program=resnet; expandable reserved - 1"),
-                (2, "pytorch-h200; program=resnet; cuda-async reserved - 1"),
-                (3, "pytorch-h200; program=resnet; native reserved - 1"),
-            ],
-        ),
-        (
-            "mixture-of-experts training",
-            &[
-                (0, "programs-h200; program=moe; reserved - 1"),
-                (1, "programs-h200; program=moe; expandable reserved - 1"),
-            ],
-        ),
-        (
-            "reinforcement learning",
-            &[
-                (0, "programs-h200; program=rl; reserved - 1"),
-                (1, "programs-h200; program=rl; expandable reserved - 1"),
-            ],
-        ),
-        (
-            "tables: sort, group, join",
-            &[
-                (0, "programs-h200; program=tables; reserved - 1"),
-                (1, "programs-h200; program=tables; expandable reserved - 1"),
-            ],
-        ),
-    ];
     let mut groups = Vec::new();
-    for (name, bars) in BARS {
+    for (name, bars) in RESERVED {
         let bars: std::result::Result<Vec<_>, String> = bars
             .iter()
             .map(|(series, question)| Ok((*series, number(records, question)?)))

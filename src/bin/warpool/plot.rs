@@ -190,66 +190,79 @@ impl Axis {
 }
 
 impl Lines<'_> {
+    const LEFT: f64 = 74.0;
+    const TOP: f64 = 76.0;
+    const HEIGHT: f64 = 250.0;
+    const WIDE: f64 = WIDTH - 104.0;
+
     pub fn svg(&self) -> String {
-        const LEFT: f64 = 74.0;
-        const TOP: f64 = 76.0;
-        const HEIGHT: f64 = 250.0;
-        const WIDE: f64 = WIDTH - 104.0;
         let points = || self.series.iter().flat_map(|(_, points)| points);
         let x = Axis::of(self.x.1, points().map(|point| point.0), &self.places);
         let y = Axis::of(self.y.1, points().map(|point| point.1), &[]);
-        let at_x = |value| LEFT + x.place(value) * WIDE;
-        let at_y = |value| TOP + (1.0 - y.place(value)) * HEIGHT;
-        let mut svg = begin(self.title, TOP + HEIGHT + 58.0);
+        let at_x = |value| Self::LEFT + x.place(value) * Self::WIDE;
+        let at_y = |value| Self::TOP + (1.0 - y.place(value)) * Self::HEIGHT;
+        let mut svg = begin(self.title, Self::TOP + Self::HEIGHT + 58.0);
         legend(&mut svg, 54.0, self.series.iter().map(|(name, _)| name));
-        for (value, name) in &y.ticks {
-            let at = at_y(*value);
+        let ticks = |axis: &Axis, at: &dyn Fn(f64) -> f64| -> Vec<(f64, String)> {
+            let each = axis.ticks.iter();
+            each.map(|(value, name)| (at(*value), escaped(name)))
+                .collect()
+        };
+        self.axes(&mut svg, &ticks(&x, &at_x), &ticks(&y, &at_y));
+        for (series, (_, points)) in self.series.iter().enumerate() {
+            let points = points.iter().map(|(x, y)| (at_x(*x), at_y(*y)));
+            line(&mut svg, series, points);
+        }
+        svg + "</svg>\n"
+    }
+
+    /// The grid, and the names of ticks and axes; ticks are placed.
+    fn axes(&self, svg: &mut String, x: &[(f64, String)], y: &[(f64, String)]) {
+        for (at, name) in y {
             let _ = writeln!(
                 svg,
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}h{WIDE}\"/><text class=\"soft\" x=\"{:.0}\" \
+                "<path class=\"grid\" d=\"M{} {at:.1}h{}\"/><text class=\"soft\" x=\"{:.0}\" \
                  y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
-                LEFT - 8.0,
+                Self::LEFT,
+                Self::WIDE,
+                Self::LEFT - 8.0,
                 at + 4.0
             );
         }
-        for (value, name) in &x.ticks {
+        for (at, name) in x {
             let _ = writeln!(
                 svg,
-                "<text class=\"soft\" x=\"{:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
-                at_x(*value),
-                TOP + HEIGHT + 20.0,
-                escaped(name)
+                "<text class=\"soft\" x=\"{at:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{name}</text>",
+                Self::TOP + Self::HEIGHT + 20.0,
             );
         }
         let _ = writeln!(
             svg,
             "<text class=\"soft\" x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\
              <text class=\"soft\" transform=\"translate(18 {:.0}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            LEFT + WIDE / 2.0,
-            TOP + HEIGHT + 44.0,
+            Self::LEFT + Self::WIDE / 2.0,
+            Self::TOP + Self::HEIGHT + 44.0,
             escaped(self.x.0),
-            TOP + HEIGHT / 2.0,
+            Self::TOP + Self::HEIGHT / 2.0,
             escaped(self.y.0)
         );
-        for (series, (_, points)) in self.series.iter().enumerate() {
-            let path: Vec<String> = points
-                .iter()
-                .map(|(x, y)| format!("{:.1} {:.1}", at_x(*x), at_y(*y)))
-                .collect();
-            let _ = writeln!(
-                svg,
-                "<path class=\"line s{series}\" d=\"M{}\"/>",
-                path.join("L")
-            );
-            for point in &path {
-                let (x, y) = point.split_once(' ').unwrap_or_default();
-                let _ = writeln!(
-                    svg,
-                    "<circle class=\"f{series}\" cx=\"{x}\" cy=\"{y}\" r=\"3.5\"/>"
-                );
-            }
-        }
-        svg + "</svg>\n"
+    }
+}
+
+/// The line of a series, with a dot at each point.
+fn line(svg: &mut String, series: usize, points: impl Iterator<Item = (f64, f64)>) {
+    let path: Vec<String> = points.map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+    let _ = writeln!(
+        svg,
+        "<path class=\"line s{series}\" d=\"M{}\"/>",
+        path.join("L")
+    );
+    for point in &path {
+        let (x, y) = point.split_once(' ').unwrap_or_default();
+        let _ = writeln!(
+            svg,
+            "<circle class=\"f{series}\" cx=\"{x}\" cy=\"{y}\" r=\"3.5\"/>"
+        );
     }
 }
 

@@ -88,7 +88,50 @@ struct Bucket {
     link: usize,
 }
 
+/// The communicators of the sums, each with a stream, and the stream of the casts back. A single bucket has no other
+/// to overlap with: all of it is on the stream `narrow`, where it needs no waits.
+fn links(comm: &Comm, narrow: &Stream, is_one: bool) -> Result<(Vec<(Comm, Stream)>, Stream)> {
+    let device = comm.device();
+    if is_one {
+        return Ok((vec![(comm.clone(), narrow.clone())], narrow.clone()));
+    }
+    let mut links = vec![(comm.clone(), Stream::create_urgent(device)?)];
+    let widen = device.stream()?;
+    if let Some(twin) = comm.twin()? {
+        links.push((twin, Stream::create_urgent(device)?));
+    }
+    Ok((links, widen))
+}
+
 impl Bucket {
+    /// A bucket of no tensors.
+    fn new(
+        pool: &Pool,
+        stream: &Stream,
+        range: Range<usize>,
+        wire: Wire,
+        scaler: GradScaler,
+    ) -> Result<Self> {
+        let len = range.len();
+        Ok(Self {
+            codes: match wire {
+                Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, len)?),
+                Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, len)?),
+                Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, len)?),
+                Wire::E4m3 => Codes::E4m3(pool.alloc_zeroed(stream, len)?),
+            },
+            most: match wire {
+                Wire::E4m3 => Some(pool.alloc_zeroed(stream, 2)?),
+                _ => None,
+            },
+            scaler,
+            range,
+            tensors: 0,
+            missing: 0,
+            link: 0,
+        })
+    }
+
     fn is_ready(&self) -> bool {
         let early = seeded!("bucket-goes-with-its-first-gradient") && self.missing < self.tensors;
         self.missing == 0 || early
@@ -183,42 +226,17 @@ impl Reducer {
                 ScalerConfig::default().scale(1.0).interval(u32::MAX)
             }
         };
-        let device = comm.device();
-        // A single bucket has no other bucket to overlap with, and on one stream it needs no waits.
-        let narrow = device.stream()?;
-        let (mut links, widen) = match is_one(total, size) {
-            true => (vec![(comm.clone(), narrow.clone())], narrow.clone()),
-            false => (
-                vec![(comm.clone(), Stream::create_urgent(device)?)],
-                device.stream()?,
-            ),
-        };
-        if !is_one(total, size)
-            && let Some(twin) = comm.twin()?
-        {
-            links.push((twin, Stream::create_urgent(device)?));
-        }
+        let narrow = comm.device().stream()?;
+        let (links, widen) = links(comm, &narrow, is_one(total, size))?;
         let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();
         for (number, range) in cut(total, size, links.len()).into_iter().enumerate() {
             let count = meeting(&tensors, &range, Range::clone).len();
-            buckets.push(Bucket {
-                codes: match config.wire {
-                    Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, range.len())?),
-                    Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, range.len())?),
-                    Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, range.len())?),
-                    Wire::E4m3 => Codes::E4m3(pool.alloc_zeroed(stream, range.len())?),
-                },
-                most: match config.wire {
-                    Wire::E4m3 => Some(pool.alloc_zeroed(stream, 2)?),
-                    _ => None,
-                },
-                scaler: GradScaler::new(pool, stream, scale)?,
-                range,
-                tensors: count,
-                missing: count,
-                link: number % links.len(),
-            });
+            let scaler = GradScaler::new(pool, stream, scale)?;
+            let mut bucket = Bucket::new(pool, stream, range, config.wire, scaler)?;
+            (bucket.tensors, bucket.missing) = (count, count);
+            bucket.link = number % links.len();
+            buckets.push(bucket);
         }
         let residual = match config.feedback && config.wire != Wire::F32 {
             true => Some(pool.alloc_zeroed(stream, total)?),
