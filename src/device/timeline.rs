@@ -329,6 +329,12 @@ impl Timeline {
         Ok(Some(mark))
     }
 
+    /// Makes the record that a wait for `tick` needs, if there is none. A caller that waits under a lock makes it before:
+    /// a driver may keep this thread until the stream has room. An error comes again from the wait.
+    pub(crate) fn record_ahead(&self, tick: u64) {
+        let _ = self.mark(tick);
+    }
+
     /// Whether this stream is already ordered after `tick` of `other`, as far as is known without a driver
     /// call.
     pub(crate) fn is_behind(&self, other: &Self, tick: u64) -> bool {

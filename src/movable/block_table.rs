@@ -87,6 +87,13 @@ impl Marks {
         }
     }
 
+    /// Makes the records that waits for the ticks need.
+    pub(super) fn record_ahead(&self) {
+        for (theirs, tick) in &self.0 {
+            theirs.record_ahead(*tick);
+        }
+    }
+
     /// Waits on the host; a stream whose wait fails runs nothing more.
     pub(super) fn wait_here(&self) {
         for (theirs, tick) in &self.0 {
@@ -341,6 +348,16 @@ impl Table {
         let at = block.addr() - self.base;
         self.entries[id.index as usize].block = Some(block);
         self.at.insert(at, id.index);
+    }
+
+    /// The work that moves of blocks that are not held wait for.
+    pub(super) fn uses(&self) -> Marks {
+        let mut uses = Marks::default();
+        for entry in self.entries.iter().filter(|entry| entry.holds == 0) {
+            uses.note_all(&entry.ready);
+            uses.note_all(&entry.uses);
+        }
+        uses
     }
 
     /// The handles of blocks that are on the host.

@@ -216,6 +216,20 @@ impl Registry {
         self.shared.upgrade().ok_or_else(gone)
     }
 
+    /// Makes the records on other streams that moves wait for, without a lock: a host call that such a stream waits
+    /// for may free memory, or ask for the registry.
+    pub(super) fn record_ahead(&self, shared: &Shared) {
+        let holes = shared.core.lock().uses_of_holes();
+        let (mut uses, mover) = {
+            let state = lock(&self.state);
+            (state.table.uses(), state.mover.stream.clone())
+        };
+        for (theirs, tick) in &holes {
+            uses.note(theirs, *tick);
+        }
+        uses.lacking(&mover.core().timeline).record_ahead();
+    }
+
     pub(super) fn check_stream(&self, stream: &Stream) -> Result<()> {
         if self.device.same(stream.device()) {
             return Ok(());

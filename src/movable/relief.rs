@@ -29,6 +29,7 @@ impl Registry {
     /// Returns false if there was nothing to do.
     fn join(&self, bytes: u64) -> Result<bool> {
         let shared = self.shared()?;
+        self.record_ahead(&shared);
         let mut calls = Calls::new();
         let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
         tell(calls);

@@ -42,6 +42,7 @@ impl Registry {
         started: Instant,
     ) -> Result<Moved> {
         let shared = self.shared()?;
+        self.record_ahead(&shared);
         let mut calls = Calls::new();
         let mut state = lock(&self.state);
         let outcome = state.step(&shared, aim, budget, (speculative, started), &mut calls);

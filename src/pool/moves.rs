@@ -9,6 +9,7 @@
 use super::ask;
 use super::core::Core;
 use super::stats::Told;
+use super::structure::Mark;
 use crate::arena::Kept;
 use crate::error::{Error, Result, refuse};
 use crate::heap::{Epoch, Id, State, StreamIndex};
@@ -42,6 +43,13 @@ impl Core {
             let mapped = taken || extent.state == State::Free;
             mapped.then_some((extent.start, extent.bytes, taken))
         })
+    }
+
+    /// What [`Core::wait_for_holes`] waits for.
+    pub(crate) fn uses_of_holes(&self) -> Vec<Mark> {
+        let last = self.last_epochs().into_iter();
+        last.filter_map(|it| Some((self.timeline(it.stream)?, it.tick)))
+            .collect()
     }
 
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::common::Gate;
 use crate::common::watched::Watched;
+use warpool::compact::Goal;
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
 
@@ -186,4 +187,20 @@ fn others_are_served_while_a_stream_that_goes_waits_for_the_uses_of_its_blocks()
         world.serves_during(call, || drop(gone));
         gate.open();
     }
+}
+
+#[test]
+fn others_are_served_while_streams_are_recorded_for_a_step_of_compaction() {
+    let world = World::of(6);
+    let words = world.granule as usize / 8;
+    let alloc = || world.pool.alloc_movable::<u64>(&world.stream, words);
+    let [low, high] = [(); 2].map(|()| alloc().unwrap());
+    let third = world.pool.device().stream().unwrap();
+    let gate = Gate::close(&third);
+    drop(high.hold(&third).unwrap());
+    drop(low);
+    world.serves_during("event_record", || {
+        assert!(world.pool.compact(&Goal::Full).unwrap().bytes > 0);
+    });
+    gate.open();
 }
