@@ -14,9 +14,9 @@ use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
-/// The views of a typed buffer, from its address, length and place.
+/// The views of a typed buffer, from its address, length and log, and where it has its home stream and its pool.
 macro_rules! elements {
-    ($buffer:ident) => {
+    ($buffer:ident, [$($home:tt)+], [$($pool:tt)+]) => {
         impl<T: Pod> $buffer<T> {
             super::view::length!();
 
@@ -30,6 +30,19 @@ macro_rules! elements {
             #[must_use]
             pub fn view_mut(&mut self) -> ViewMut<'_, T> {
                 ViewMut::new(self.addr(), self.len, self.place())
+            }
+
+            pub(crate) fn home(&self) -> &StreamCore {
+                &self.$($home)+
+            }
+
+            pub(crate) fn place(&self) -> Place<'_> {
+                Place {
+                    log: &self.log,
+                    home: self.home(),
+                    from: 0,
+                    awake: Some(&self.$($pool)+.awake),
+                }
             }
         }
 
@@ -48,7 +61,7 @@ macro_rules! elements {
 }
 pub(super) use elements;
 
-elements!(PoolBuf);
+elements!(PoolBuf, [block.lane().stream], [block.lane().shared]);
 
 /// A buffer of `len` elements of `T` in device memory.
 ///
@@ -99,19 +112,6 @@ impl<T: Pod> PoolBuf<T> {
     #[must_use]
     pub fn block(&self) -> &Block {
         &self.block
-    }
-
-    pub(crate) fn home(&self) -> &StreamCore {
-        &self.block.lane().stream
-    }
-
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place {
-            log: &self.log,
-            home: self.home(),
-            from: 0,
-            awake: Some(&self.block.lane().shared.awake),
-        }
     }
 
     /// The elements of `range`, to be read by queued work.

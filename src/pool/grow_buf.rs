@@ -64,7 +64,7 @@ pub struct GrowBuf<T> {
     element: PhantomData<T>,
 }
 
-elements!(GrowBuf);
+elements!(GrowBuf, [home], [shared]);
 
 impl Pool {
     /// Makes an empty buffer on `stream` that may grow up to `most` elements. It reserves addresses for all of
@@ -156,15 +156,6 @@ impl<T: Pod> GrowBuf<T> {
         }
         uploaded
     }
-
-    fn place(&self) -> Place<'_> {
-        Place {
-            log: &self.log,
-            home: &self.home,
-            from: 0,
-            awake: Some(&self.shared.awake),
-        }
-    }
 }
 
 impl<T> GrowBuf<T> {
@@ -190,7 +181,8 @@ impl<T> Drop for GrowBuf<T> {
         let leave = move |gate: Option<&Stream>| {
             let gate = gate.map(|gate| &gate.core().timeline);
             marks.extend(gate.map(|gate| (Arc::clone(gate), gate.open_tick())));
-            pages.leave(marks);
+            pages.shrink(0, marks);
+            lock(&pages.state).left = true;
             shared.settle_pages(&pages, false);
         };
         beside(move || keep_for(graphs, bytes, None, Box::new(leave)));

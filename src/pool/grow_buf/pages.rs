@@ -93,12 +93,6 @@ impl Pages {
         }
     }
 
-    /// The buffer is dropped: all memory is released once `marks` are done.
-    pub(super) fn leave(&self, marks: Vec<Mark>) {
-        self.shrink(0, marks);
-        lock(&self.state).left = true;
-    }
-
     /// Releases unused frames, if the work that may use them is done, or behind a `wait` of the host. Returns the
     /// bytes released, and whether the addresses were too. What the driver refuses stays until the next time.
     pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
