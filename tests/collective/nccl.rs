@@ -407,6 +407,32 @@ fn a_first_call_that_waits_for_a_rank_in_vain_is_an_error_within_the_time_given(
     it.wait_for("ncclAllReduce", 2);
 }
 
+#[test]
+fn a_check_does_not_wait_for_a_call_that_waits_for_other_ranks() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), PATIENCE).unwrap();
+    let again = ends.clone();
+    it.hold(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_ranks(ends, |rank| {
+                let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+                let sum = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+                sum.run().unwrap();
+            })
+        });
+        scope.spawn(move || {
+            // Long after the sums have begun.
+            std::thread::sleep(Duration::from_millis(200));
+            tell.send(again.iter().try_for_each(Comm::check)).unwrap();
+        });
+        let checked = told.recv_timeout(Duration::from_secs(10));
+        it.hold(false);
+        checked.expect("it waits for the sums").unwrap();
+    });
+}
+
 /// NCCL connects the ranks for each algorithm when one is first taken, and takes one by the size.
 #[test]
 fn a_sum_of_another_size_has_a_time_limit_as_nccl_may_connect_for_it() {

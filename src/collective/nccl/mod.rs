@@ -22,7 +22,7 @@ mod members;
 use std::collections::HashSet;
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
 use std::time::Duration;
 
 use self::in_time::in_time;
@@ -422,8 +422,13 @@ impl Transport for Nccl {
     }
 
     fn check(&self) -> Result<()> {
-        let state = lock(&self.state);
         self.refuse_failed()?;
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            // A call under way may wait for other ranks, and returns its failure itself.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
         let sound = match self.asked(&state)? {
             IN_PROGRESS => Ok(()),
             code => self.nccl.ok("ncclCommGetAsyncError", code),
