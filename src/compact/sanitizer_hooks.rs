@@ -7,7 +7,7 @@
 
 use super::plan::ranges::difference;
 use super::plan::{Batch, Move};
-use crate::device::{Addr, Note, Stream};
+use crate::device::{Addr, Note, Stream, without_host_calls};
 
 /// The first address, and the one behind the last.
 type Range = (Addr, Addr);
@@ -42,10 +42,10 @@ impl SanitizerHooks {
     pub(super) fn after(self, stream: &Stream, launched: bool) {
         note_freed(stream, &self.both);
         note_allocated(stream, if launched { &self.new } else { &self.old });
-        if !launched {
+        if !launched && stream.device().backend().is_watched() {
             // The old ranges were just allocated to the moving stream, which their users do not
-            // wait for. Synchronizing makes them usable everywhere.
-            let _ = stream.core().synchronize_memory();
+            // wait for. Synchronizing makes them usable everywhere. The caller holds locks.
+            let _ = without_host_calls(|| stream.core().synchronize_memory());
         }
     }
 }

@@ -305,3 +305,16 @@ fn a_step_whose_table_is_not_uploaded_does_not_wait_for_the_device() {
     assert!(!ground.watched.was_hooked(), "it waited under the lock");
     assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
 }
+
+#[test]
+fn a_step_whose_launch_fails_does_not_wait_for_the_device() {
+    let ground = Ground::new(PoolConfig::default());
+    drop(ground.moved());
+    let [low, _high] = ground.moved();
+    drop(low);
+    ground.watched.fail("launch", 1, false);
+    ground.watched.after("before_stream_sync", || ());
+    assert!(ground.pool.compact(&Goal::Full).is_err());
+    assert!(!ground.watched.was_hooked(), "it waited under the lock");
+    assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
+}
