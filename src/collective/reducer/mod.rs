@@ -103,6 +103,35 @@ fn links(comm: &Comm, narrow: &Stream, is_one: bool) -> Result<(Vec<(Comm, Strea
     Ok((links, widen))
 }
 
+impl Shared {
+    /// For `total` elements in buckets of up to `size`.
+    fn new(
+        pool: &Pool,
+        stream: &Stream,
+        comm: &Comm,
+        (total, size): (usize, usize),
+        config: &ReducerConfig,
+    ) -> Result<Self> {
+        let narrow = comm.device().stream()?;
+        let (links, widen) = links(comm, &narrow, is_one(total, size))?;
+        let residual = match config.feedback && config.wire != Wire::F32 {
+            true => Some(pool.alloc_zeroed(stream, total)?),
+            false => None,
+        };
+        let seeded = |seed| Rounding::Stochastic { seed };
+        Ok(Self {
+            links,
+            is_captured: false,
+            narrow,
+            widen,
+            gradients: pool.alloc_zeroed(stream, total)?,
+            residual,
+            largest: pool.alloc_zeroed(stream, 2)?,
+            rounding: config.stochastic.map_or(Rounding::Nearest, seeded),
+        })
+    }
+}
+
 impl Bucket {
     /// A bucket of no tensors.
     fn new(
@@ -226,33 +255,16 @@ impl Reducer {
                 ScalerConfig::default().scale(1.0).interval(u32::MAX)
             }
         };
-        let narrow = comm.device().stream()?;
-        let (links, widen) = links(comm, &narrow, is_one(total, size))?;
-        let gradients = pool.alloc_zeroed(stream, total)?;
+        let shared = Shared::new(pool, stream, comm, (total, size), &config)?;
         let mut buckets = Vec::new();
-        for (number, range) in cut(total, size, links.len()).into_iter().enumerate() {
+        for (number, range) in cut(total, size, shared.links.len()).into_iter().enumerate() {
             let count = meeting(&tensors, &range, Range::clone).len();
             let scaler = GradScaler::new(pool, stream, scale)?;
             let mut bucket = Bucket::new(pool, stream, range, config.wire, scaler)?;
             (bucket.tensors, bucket.missing) = (count, count);
-            bucket.link = number % links.len();
+            bucket.link = number % shared.links.len();
             buckets.push(bucket);
         }
-        let residual = match config.feedback && config.wire != Wire::F32 {
-            true => Some(pool.alloc_zeroed(stream, total)?),
-            false => None,
-        };
-        let seeded = |seed| Rounding::Stochastic { seed };
-        let shared = Shared {
-            links,
-            is_captured: false,
-            narrow,
-            widen,
-            gradients,
-            residual,
-            largest: pool.alloc_zeroed(stream, 2)?,
-            rounding: config.stochastic.map_or(Rounding::Nearest, seeded),
-        };
         Ok(Self {
             shared,
             is_ready: vec![false; tensors.len()],
