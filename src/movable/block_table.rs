@@ -134,6 +134,12 @@ impl Entry {
         self.block.is_some() || self.away.is_some()
     }
 
+    /// Adds what a move of the block has to wait for.
+    pub(super) fn note_to(&self, uses: &mut Marks) {
+        uses.note_all(&self.ready);
+        uses.note_all(&self.uses);
+    }
+
     /// Everything done with the block so far runs before `tick`; later uses wait for `tick`.
     pub(super) fn became_ready(&mut self, timeline: &Arc<Timeline>, tick: u64) {
         self.uses = Marks::default();
@@ -353,10 +359,8 @@ impl Table {
     /// The work that moves of blocks that are not held wait for.
     pub(super) fn uses(&self) -> Marks {
         let mut uses = Marks::default();
-        for entry in self.entries.iter().filter(|entry| entry.holds == 0) {
-            uses.note_all(&entry.ready);
-            uses.note_all(&entry.uses);
-        }
+        let movable = self.entries.iter().filter(|entry| entry.holds == 0);
+        movable.for_each(|entry| entry.note_to(&mut uses));
         uses
     }
 

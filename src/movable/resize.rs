@@ -89,6 +89,9 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
+        let mut uses = Marks::default();
+        lock(&self.state).table.entry(id)?.note_to(&mut uses);
+        uses.lacking(&stream.core().timeline).record_ahead();
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let (old, emptied) = {

@@ -274,6 +274,16 @@ fn others_hold_blocks_while_a_stream_is_made_to_wait_for_pointers() {
 }
 
 #[test]
+fn others_hold_blocks_while_streams_are_recorded_for_a_copy_into_a_larger_block() {
+    let ground = Ground::new(PoolConfig::default());
+    let alloc = || ground.pool.alloc_movable::<u64>(&ground.stream, 1000);
+    let (mut block, _behind) = (alloc().unwrap(), alloc().unwrap());
+    let [user, stream] = [(); 2].map(|()| ground.device.stream().unwrap());
+    drop(block.hold(&user).unwrap());
+    ground.holds_during("event_record", |_| block.resize(&stream, 5000).unwrap());
+}
+
+#[test]
 fn others_hold_blocks_while_host_memory_is_made_for_a_spill() {
     let limit = PoolConfig::default().limit(8 << 20);
     let ground = Ground::new(limit.handles(HandleSize::Granule));
