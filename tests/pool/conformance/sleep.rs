@@ -481,13 +481,19 @@ fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
                 }
             }
         });
-        for _ in 0..common::rounds(30) {
-            std::thread::sleep(Duration::from_millis(2));
-            pool.sleep(&[], Contents::Saved(&host)).unwrap();
-            whole(&pool);
-            pool.wake(&[]).unwrap();
-        }
+        let (pool, host) = (&pool, &host);
+        let turns = scope.spawn(move || {
+            for _ in 0..common::rounds(30) {
+                std::thread::sleep(Duration::from_millis(2));
+                pool.sleep(&[], Contents::Saved(host)).unwrap();
+                whole(pool);
+                pool.wake(&[]).unwrap();
+            }
+        });
+        // The other threads end also where that one panics.
+        let turns = turns.join();
         over.store(true, Ordering::SeqCst);
+        turns.unwrap();
     });
     whole(&pool);
 }
