@@ -31,10 +31,10 @@ fn bin_of(bytes: u64) -> usize {
     if units < OWN {
         return units;
     }
-    let power = units.ilog2() - POWER;
-    // At least `SHARED`, which is the first bin behind those of one size.
-    let part = units >> (power + POWER - SHARED.ilog2());
-    (OWN - SHARED + power as usize * SHARED + part).min(MOST - 1)
+    // The exponent of a float and the upper bits of its mantissa are the power of two and the part of that.
+    const BITS: u32 = f64::MANTISSA_DIGITS - 1 - SHARED.ilog2();
+    let behind = ((units as i64 as f64).to_bits() >> BITS) - ((OWN as f64).to_bits() >> BITS);
+    (OWN + behind as usize).min(MOST - 1)
 }
 
 /// Bytes, start and record of a hole: large holes are taken in this order.
@@ -51,13 +51,16 @@ fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> {
     std::iter::successors(Some(first).filter(|&id| id != NIL), older)
 }
 
-/// The free extents of one stream.
+/// The free extents of one stream. The bits of words are on one cache line with what comes before them.
+#[repr(C, align(64))]
 pub(crate) struct Bins {
     /// The newest hole of each bin, [`NIL`] for none.
     heads: Box<[Id; MOST]>,
-    filled: Bitmap,
     /// Large holes that are not their bin's one hole.
     others: BTreeSet<Place>,
+    filled: Bitmap,
+    /// Number of the others by power of two. A search of the set reads many cache lines, and mostly in vain.
+    others_of: [u32; 64],
 }
 
 impl Default for Bins {
@@ -65,6 +68,7 @@ impl Default for Bins {
         Self {
             heads: Box::new([NIL; MOST]),
             filled: Bitmap::EMPTY,
+            others_of: [0; 64],
             others: BTreeSet::new(),
         }
     }
@@ -95,7 +99,9 @@ impl Bins {
     #[inline(never)]
     fn insert_other(&mut self, table: &mut [Extent], id: Id) {
         table[id as usize].older = NIL;
-        self.others.insert(place(table, id));
+        let hole = place(table, id);
+        self.others_of[hole.0.ilog2() as usize] += 1;
+        self.others.insert(hole);
     }
 
     #[inline(always)]
@@ -118,6 +124,7 @@ impl Bins {
     #[inline(never)]
     fn remove_other(&mut self, hole: Place) {
         self.others.remove(&hole);
+        self.others_of[hole.0.ilog2() as usize] -= 1;
     }
 
     /// The smallest hole of at least `bytes`.
@@ -130,12 +137,14 @@ impl Bins {
     }
 
     /// [`Bins::best`] from the shared bin `first` on. The hole of that bin may be too small.
-    #[inline(never)]
+    #[inline]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
         let fits = |&bin: &usize| table[self.heads[bin] as usize].bytes >= bytes;
         let bin = first.and_then(|bin| Some(bin).filter(fits).or_else(|| self.behind(bin)));
         let head = bin.map(|bin| self.heads[bin]);
-        if self.others.is_empty() {
+        let none_in = |power: u32| self.others_of[power as usize] == 0;
+        let is_first = |id: Id| (bytes.ilog2()..=table[id as usize].bytes.ilog2()).all(none_in);
+        if head.map_or(self.others.is_empty(), is_first) {
             return head;
         }
         let other = self.others.range((bytes, 0, 0)..).next().copied();
@@ -198,6 +207,12 @@ impl Bins {
             ensure!(is_its => "{other:?} is said of {extent:?}");
             filed.push(other.2);
         }
+        let mut counted = self.others_of;
+        for other in &self.others {
+            let count = &mut counted[other.0.ilog2() as usize];
+            *count = count.wrapping_sub(1);
+        }
+        ensure!(counted == [0; 64] => "{counted:?} others are counted and not there");
         Ok(filed)
     }
 }

@@ -90,6 +90,7 @@ fn a_hole_in_a_bin_that_is_not_its_own_is_found() {
     }
     assert!(is_wrong(|_, table| table[6].start += UNIT));
     assert!(is_wrong(|_, table| table.truncate(6)));
+    assert!(is_wrong(|index, _| index.others_of[20] += 1));
     // In no list, none has a neighbour that was filed later.
     assert!(!is_wrong(|_, table| table[4].newer = 1));
 }
@@ -129,6 +130,18 @@ fn the_larger_sizes_have_their_lowest_hole_first_and_lists_their_last() {
     let all: Vec<Id> = index.at_least(&table, LARGE).collect();
     assert_eq!(all, [4, 6, 5]);
     index.check(&table).unwrap();
+}
+
+#[test]
+fn the_last_bin_has_holes_of_any_size_from_its_first_on_and_nothing_is_behind_it() {
+    let (mut index, mut table) = made();
+    index.remove(&mut table, 5);
+    table[5].bytes = 1 << 60;
+    index.insert(&mut table, 5, 1 << 60);
+    assert_eq!(bin_of(1 << 60), MOST - 1);
+    let sizes = [1 << 59, 1 << 60, (1 << 60) + UNIT];
+    let firsts = sizes.map(|bytes| index.best(&table, bytes));
+    assert_eq!(firsts, [Some(5), Some(5), None]);
 }
 
 /// Thousands of one size, and of sizes that share a bin, however they come and go.
