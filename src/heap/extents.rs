@@ -32,17 +32,18 @@ use super::epoch::{Epoch, FRESH, StreamIndex};
 use super::extent::{Extent, Id, NIL, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
+#[repr(C)]
 pub(crate) struct Extents {
+    indexes: Vec<Bins>,
     /// The first record is [`NIL`] and no extent.
     table: Vec<Extent>,
-    /// Unused records. They are not chained: other threads may have written their cache lines last.
-    spare: Vec<Id>,
-    indexes: Vec<Bins>,
-    gaps: BTreeMap<u64, Id>,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
     changes: u64,
     taken: u64,
+    /// Unused records. They are not chained: other threads may have written their cache lines last.
+    spare: Vec<Id>,
+    gaps: BTreeMap<u64, Id>,
 }
 
 impl Extents {
@@ -184,7 +185,7 @@ impl Extents {
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; returns the upper part.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cut(&mut self, id: Id, at: u64) -> Id {
         let Extent {
             start, bytes, next, ..
@@ -216,6 +217,7 @@ impl Extents {
     }
 
     /// Joins an extent with its upper neighbour, neither of them filed; `id` stays.
+    #[inline]
     pub(crate) fn join(&mut self, id: Id) {
         let upper_id = self.get(id).next;
         let upper = *self.get(upper_id);

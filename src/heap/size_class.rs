@@ -79,10 +79,10 @@ static CLASS: [u8; ENTRIES] = {
     table
 };
 
-/// `bytes` as the pool rounds them; up to `most`, which is [`MOST`] or 0, they may become a slot.
+/// `bytes` as the pool rounds them; with `slots`, up to [`MOST`] they may become a slot.
 #[inline(always)]
-pub(crate) fn rounded(bytes: u64, most: u64) -> u64 {
-    if bytes <= most {
+pub(crate) fn rounded(bytes: u64, slots: bool) -> u64 {
+    if slots && bytes <= MOST {
         // No panic: the index is below the table's length for every request up to `MOST`.
         let at = bytes.div_ceil(STEP) as usize;
         ROUNDED.get(at).map_or(0, |&steps| u64::from(steps) * STEP)

@@ -32,7 +32,10 @@ pub(crate) struct StreamState {
 
 /// Bytes promised to jobs under way, and free memory that they hold.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct UnderWay {
+    /// Bytes of free memory held, which count as allocated.
+    pub(super) held: u64,
     /// Jobs under way that may free memory.
     pub(super) jobs: u64,
     /// How many such jobs have ended.
@@ -41,8 +44,6 @@ pub(crate) struct UnderWay {
     pub(super) to_create: u64,
     /// Bytes of the requests that mappings are made for.
     pub(super) wanted: u64,
-    /// Bytes of free memory held, which count as allocated.
-    pub(super) held: u64,
     /// Bytes that growing buffers are about to free.
     pub(super) leaving: u64,
 }
@@ -62,17 +63,33 @@ impl UnderWay {
     }
 }
 
+/// In this order, so that what each request that misses its cache reads lies together, behind the latch: a program
+/// leaves none of it in the processor's caches.
+#[repr(C)]
 pub(crate) struct Core {
+    /// The pool sleeps or falls asleep: it serves no request, maps nothing and frees no handle.
+    pub(super) asleep: bool,
+    /// The joint peak of live bytes when it was last noted, and the most bytes in blocks until then.
+    pub(super) seen: (u64, u64),
     pub(crate) extents: Extents,
+    /// By slot; `FRESH` has none.
+    pub(super) streams: Vec<Option<StreamState>>,
+    /// Blocks that move between a cache and the heap; empty between calls.
+    pub(super) on_the_way: Vec<Cached>,
+    /// Requests until the joint peak may be noted again.
+    pub(super) unread: u64,
+    /// Most bytes in blocks since the pool was made.
+    pub(super) peak_taken: u64,
+    /// Bytes in blocks, caches included.
+    pub(super) active: Gauges,
+    pub(super) under_way: UnderWay,
+    pub(super) steps: Steps,
     pub(super) arena: Arena,
     pub(crate) config: PoolConfig,
     pub(super) pace: Pace,
-    /// By slot; `FRESH` has none.
-    pub(super) streams: Vec<Option<StreamState>>,
+    pub(super) slabs: Slabs,
     /// Stale mappings of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
-    pub(super) under_way: UnderWay,
-    pub(super) steps: Steps,
     /// Steps that the application's subscriber has not been told yet.
     pub(super) told: Vec<Told>,
     /// [`Extents::changes`] when [`Core::unify`] ran last.
@@ -80,25 +97,12 @@ pub(crate) struct Core {
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
     pub(super) peak_reserved: u64,
-    /// Bytes in blocks, caches included.
-    pub(super) active: Gauges,
     /// Bytes held, when statistics were last read.
     pub(super) reserved: Gauges,
     /// Free bytes in handles that also hold blocks, when statistics were last read.
     pub(super) inactive_split: Gauges,
-    /// Most bytes in blocks since the pool was made.
-    pub(super) peak_taken: u64,
-    /// The joint peak of live bytes when it was last noted, and the most bytes in blocks until then.
-    pub(super) seen: (u64, u64),
-    /// Requests until the joint peak may be noted again.
-    pub(super) unread: u64,
-    /// Blocks that move between a cache and the heap; empty between calls.
-    pub(super) on_the_way: Vec<Cached>,
     /// Sizes that stream caches lately missed several times in a row: their blocks stay in batches.
     pub(super) wanted: [u64; 4],
-    pub(super) slabs: Slabs,
-    /// The pool sleeps or falls asleep: it serves no request, maps nothing and frees no handle.
-    pub(super) asleep: bool,
 }
 
 pub(crate) struct CoreLock(pub(super) Latch<Core>);
@@ -280,6 +284,7 @@ impl Core {
     }
 
     /// Frees a block that work of `slot`'s stream may use up to `tick`.
+    #[inline]
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
         let streams = &self.streams;
         self.extents.give(id, Epoch::new(slot, tick), |extent| {
@@ -295,6 +300,7 @@ impl Core {
 
     /// Joins a block that is to be freed with `run`, a neighbour that is to be freed too; frees `run` if the two do
     /// not touch. Returns what is left to free. Each is an extent and its last tick on `slot`'s stream.
+    #[inline]
     pub(crate) fn give_with(
         &mut self,
         run: Option<(Id, u64)>,

@@ -216,7 +216,7 @@ impl Core {
     }
 
     pub(crate) fn is_over_soft_limit(&self) -> bool {
-        self.reserved() > self.soft_limit()
+        (self.config.soft_limit).is_some_and(|most| self.reserved() > most)
     }
 
     /// Merges neighbouring holes whose work is known to be done, and frees empty slabs whose work is.

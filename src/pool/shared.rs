@@ -12,7 +12,7 @@ use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result, refuse};
-use crate::heap::size_class::{self, is_slot};
+use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
 use crate::seeded::seeded;
@@ -22,7 +22,6 @@ impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes.unwrap_or(LEAST_CACHE);
-        let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker {
             backtraces: config.backtraces,
             entries: Mutex::default(),
@@ -42,7 +41,7 @@ impl Shared {
             device: device.clone(),
             base: core.arena.base(),
             cache_bytes,
-            slot_most,
+            slots: core.config.slabs,
             tracker,
             core: CoreLock(Latch::new(core)),
             transfer,

@@ -41,16 +41,18 @@ pub(super) struct Sleeping {
     pub(super) end: Addr,
 }
 
+/// What a request that misses its cache reads comes first; the counts of the transfer cache lie beside it.
+#[repr(C, align(128))]
 pub(crate) struct Shared {
-    pub(crate) uid: u64,
-    pub(crate) device: Device,
+    pub(super) transfer: Transfer,
     pub(crate) base: u64,
     pub(crate) cache_bytes: u64,
-    /// Bytes up to which requests may become slots: 0 for a pool without slabs.
-    pub(crate) slot_most: u64,
-    pub(crate) tracker: Option<Tracker>,
     pub(crate) core: CoreLock,
-    pub(super) transfer: Transfer,
+    pub(crate) uid: u64,
+    pub(crate) device: Device,
+    /// Small requests may become slots.
+    pub(crate) slots: bool,
+    pub(crate) tracker: Option<Tracker>,
     pub(super) lanes: Mutex<Lanes>,
     /// The lanes that may have free memory, for a thread with the core's lock. In the order in which they were made,
     /// so that every run of a program empties caches in the same order.
@@ -108,16 +110,17 @@ pub(crate) struct TransferState {
 
 /// The transfer cache: see `cache::transfer`.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Transfer {
     pub(super) state: Latch<TransferState>,
-    /// Number of batches and of used blocks, to be read without the latch.
-    pub(super) count: AtomicU64,
-    pub(super) used: AtomicU64,
+    /// Work known to be done needs no wait.
+    pub(super) opportunistic: bool,
     /// Drops of blocks with declared uses, and nanoseconds in the driver for them.
     pub(super) drops: AtomicU64,
     pub(super) driver_ns: AtomicU64,
-    /// Work known to be done needs no wait.
-    pub(super) opportunistic: bool,
+    /// Number of batches and of used blocks, to be read without the latch.
+    pub(super) count: AtomicU64,
+    pub(super) used: AtomicU64,
 }
 
 #[derive(Default)]
@@ -190,7 +193,7 @@ pub(crate) struct Others {
 #[repr(C, align(128))]
 pub(crate) struct Lane {
     pub(super) timeline: Arc<Timeline>,
-    pub(super) slot_most: u64,
+    pub(super) slots: bool,
     /// See `observers`.
     pub(super) is_observed: bool,
     pub(crate) state: Latch<LaneState>,

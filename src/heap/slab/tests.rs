@@ -13,7 +13,7 @@ const OPEN: u64 = 7;
 
 fn slots() -> impl Iterator<Item = u64> {
     let classes = (STEP..MOST).step_by(STEP as usize);
-    classes.filter(|&bytes| is_slot(bytes) && rounded(bytes, MOST) == bytes)
+    classes.filter(|&bytes| is_slot(bytes) && rounded(bytes, true) == bytes)
 }
 
 #[test]

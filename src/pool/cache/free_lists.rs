@@ -64,6 +64,8 @@ pub(crate) struct Cache {
     bytes: u64,
     entries: Vec<Cached>,
     spare: u32,
+    /// There may be blocks of more than [`BINS`] units.
+    large: bool,
     /// Bins that may have entries: a drain clears a bit, and a search that finds its bin empty.
     occupied: Bitmap,
     heads: [u32; ALL],
@@ -76,6 +78,7 @@ impl Default for Cache {
             occupied: Bitmap::EMPTY,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
+            large: false,
             bytes: 0,
         }
     }
@@ -138,6 +141,7 @@ impl Cache {
         self.pop(near)
     }
 
+    #[inline]
     fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
         let mut from = bins.start;
         while from < bins.end {
@@ -205,6 +209,7 @@ impl Cache {
         }
         if next == NONE {
             self.occupied.set(bin);
+            self.large |= LARGE_BINS.contains(&bin);
         }
         self.bytes += block.bytes;
     }
@@ -222,11 +227,12 @@ impl Cache {
     /// Whether there may be blocks of more than [`BINS`] units.
     #[inline]
     pub(crate) fn may_have_large(&self) -> bool {
-        let first = self.occupied.next(LARGE_BINS.start);
-        first.is_some_and(|bin| bin < LARGE_BINS.end)
+        self.large
     }
 
+    #[inline]
     pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {
+        self.large &= bins.end < LARGE_BINS.end;
         while let Some(bin) = self.first_of(bins.clone()) {
             self.occupied.clear_if(bin, true);
             let mut at = std::mem::replace(&mut self.heads[bin], NONE);

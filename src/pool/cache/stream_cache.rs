@@ -76,7 +76,7 @@ impl Lane {
         };
         let lane = Arc::new(Self {
             state: Latch::new(state),
-            slot_most: shared.slot_most,
+            slots: shared.slots,
             is_observed: shared.is_observed(),
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
@@ -104,7 +104,7 @@ impl Lane {
         if !is_servable(requested) || self.is_observed {
             return (0, BUSY);
         }
-        let bytes = size_class::rounded(requested, self.slot_most);
+        let bytes = size_class::rounded(requested, self.slots);
         let Some(mut state) = try_latch(&self.state) else {
             return (0, BUSY);
         };
@@ -165,6 +165,7 @@ impl Lane {
     }
 
     /// Counts a settled request of the core, and sizes `missed` often. Eases a pool that is over its soft limit.
+    #[inline]
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
         self.shared.note_peak(&mut core, false);
@@ -213,7 +214,7 @@ impl Lane {
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         rounded(requested)?;
-        self.alloc_rounded(size_class::rounded(requested, self.slot_most), requested)
+        self.alloc_rounded(size_class::rounded(requested, self.slots), requested)
     }
 
     /// As [`Lane::alloc`], but never a slot.
@@ -247,7 +248,7 @@ impl Lane {
 
     /// As [`Lane::alloc`], for a request that [`Lane::serve_kept`] missed.
     pub(crate) fn alloc_missed(&self, requested: u64) -> Result<Block> {
-        self.alloc_core(size_class::rounded(requested, self.slot_most), requested)
+        self.alloc_core(size_class::rounded(requested, self.slots), requested)
     }
 
     /// A block of `bytes`. If that is a slot and there is no memory for a slab, a larger block.

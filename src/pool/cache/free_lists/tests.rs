@@ -1,4 +1,4 @@
-use super::{ALL_BINS, BINS, Cache, Cached, MOST_BLOCKS, UNIT};
+use super::{ALL_BINS, BINS, Cache, Cached, LARGE_BINS, MOST_BLOCKS, UNIT};
 
 fn block(id: u32, bytes: u64, tick: u64) -> Cached {
     Cached::new(id, u64::from(id) << 20, bytes, tick)
@@ -28,6 +28,11 @@ fn only_blocks_that_share_bins_are_large() {
         let mut cache = Cache::default();
         cache.push(block(1, bytes, 1));
         assert_eq!(cache.may_have_large(), is_large, "{bytes}");
+        // A drain of the others leaves it.
+        cache.drain(0..BINS, |_| ());
+        assert_eq!(cache.may_have_large(), is_large, "{bytes}");
+        cache.drain(LARGE_BINS, |_| ());
+        assert!(!cache.may_have_large(), "{bytes}");
     }
 }
 
