@@ -3,9 +3,10 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -73,35 +74,73 @@ pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error 
     error
 }
 
-/// Runs `work`, which waits for device work or calls the driver. Runs it here, or on a new thread if this thread runs a
-/// host call and so may do neither.
+/// Most threads for the work of host calls. It is many, as some of it waits for other such work: the ends of a
+/// communicator wait for each other.
+const MOST_THREADS: usize = 64;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Work that host calls left to other threads, and the number of those threads.
+struct Left {
+    work: VecDeque<Work>,
+    threads: usize,
+}
+
+static LEFT: Mutex<Left> = Mutex::new(Left {
+    work: VecDeque::new(),
+    threads: 0,
+});
+
+/// Runs `work`, which waits for device work or calls the driver. Runs it here, or on another thread if this thread runs
+/// a host call and so may do neither.
 pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     if !is_running() || seeded!("a-host-call-drops-without-a-wait") {
         return work();
     }
-    let work = Arc::new(Mutex::new(Some(work)));
-    let its = Arc::clone(&work);
+    let mut left = lock(&LEFT);
+    left.work.push_back(Box::new(work));
+    if left.threads == MOST_THREADS {
+        return;
+    }
+    left.threads += 1;
+    drop(left);
     let begun = std::thread::Builder::new()
         .name(String::from("warpool-late-drop"))
-        .spawn(move || {
-            let work = lock(&its).take();
-            if let Some(work) = work {
-                work();
-            }
-        });
+        .spawn(run_what_is_left);
     if let Err(error) = begun {
-        // Dropping it would free memory while queued work still uses it.
-        std::mem::forget(work);
+        // The work stays for the next thread: dropping it would free memory while queued work still uses it.
+        lock(&LEFT).threads -= 1;
         // `eprintln` panics if nobody reads the output, and this may run in a drop.
         let _ = writeln!(
             std::io::stderr(),
-            "warpool: memory dropped in a host call is kept for good: {error}"
+            "warpool: memory dropped in a host call is kept until another is: {error}"
         );
+    }
+}
+
+fn run_what_is_left() {
+    loop {
+        let work = {
+            let mut left = lock(&LEFT);
+            let Some(work) = left.work.pop_front() else {
+                left.threads -= 1;
+                return;
+            };
+            work
+        };
+        // The application's code may panic in a drop; the thread's other work is done all the same.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            let _ = panicked("late drop", panic);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, RwLock};
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     /// Panics when it is dropped, unless that is while a thread panics.
@@ -128,6 +167,37 @@ mod tests {
             );
         }
         assert!(!is_running());
+    }
+
+    #[test]
+    fn however_much_is_done_by_other_threads_they_are_few() {
+        const ALL: usize = 300;
+        let begun = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(RwLock::new(()));
+        let closed = gate.write().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        run(|| {
+            for _ in 0..ALL {
+                let (begun, gate, tell) = (Arc::clone(&begun), Arc::clone(&gate), tell.clone());
+                beside(move || {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    drop(gate.read().unwrap());
+                    tell.send(()).unwrap();
+                });
+            }
+        })
+        .unwrap();
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while begun.load(Ordering::Relaxed) <= MOST_THREADS && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let seen = begun.load(Ordering::Relaxed);
+        drop(closed);
+        for _ in 0..ALL {
+            told.recv_timeout(Duration::from_secs(60))
+                .expect("all is done");
+        }
+        assert!(seen <= MOST_THREADS, "{seen} threads");
     }
 
     #[test]
