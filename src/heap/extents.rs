@@ -217,7 +217,6 @@ impl Extents {
     }
 
     /// Joins an extent with its upper neighbour, neither of them filed; `id` stays.
-    #[inline]
     pub(crate) fn join(&mut self, id: Id) {
         let upper_id = self.get(id).next;
         let upper = *self.get(upper_id);

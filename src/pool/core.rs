@@ -284,7 +284,6 @@ impl Core {
     }
 
     /// Frees a block that work of `slot`'s stream may use up to `tick`.
-    #[inline]
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
         let streams = &self.streams;
         self.extents.give(id, Epoch::new(slot, tick), |extent| {
@@ -300,7 +299,6 @@ impl Core {
 
     /// Joins a block that is to be freed with `run`, a neighbour that is to be freed too; frees `run` if the two do
     /// not touch. Returns what is left to free. Each is an extent and its last tick on `slot`'s stream.
-    #[inline]
     pub(crate) fn give_with(
         &mut self,
         run: Option<(Id, u64)>,

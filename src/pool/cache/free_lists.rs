@@ -141,7 +141,6 @@ impl Cache {
         self.pop(near)
     }
 
-    #[inline]
     fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
         let mut from = bins.start;
         while from < bins.end {
@@ -230,7 +229,6 @@ impl Cache {
         self.large
     }
 
-    #[inline]
     pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {
         self.large &= bins.end < LARGE_BINS.end;
         while let Some(bin) = self.first_of(bins.clone()) {

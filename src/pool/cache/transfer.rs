@@ -300,7 +300,6 @@ impl Core {
 
     /// Frees into the heap the blocks on the way, which `stream` freed, joined with neighbours that follow in the
     /// list. One by one, each would be filed and unfiled again.
-    #[inline]
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         let mut run: Option<(Id, u64)> = None;
