@@ -287,9 +287,13 @@ fn dropped_while_it_waits_for_room_the_loader_leaves_nothing_behind() {
         for _ in 0..taken {
             loader.next().unwrap().unwrap();
         }
-        assert!(comes(
-            || !lock(&loader.turn).busy && ground.pool.stats().blocks.current == 2
-        ));
+        assert!(
+            comes(|| !lock(&loader.turn).busy && ground.pool.stats().blocks.current == 2),
+            "{taken} {} {:?} {:?}",
+            lock(&loader.turn).busy,
+            ground.pool.stats(),
+            ground.pool.leak_report()
+        );
         drop(loader);
         // Immediately, without waiting.
         assert_eq!(
