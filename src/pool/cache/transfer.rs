@@ -31,7 +31,7 @@ use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
-use crate::pool::structure::{Batch, Lane, Mark, Shared, Transfer, TransferState};
+use crate::pool::structure::{Batch, Lane, Shared, Transfer, TransferState};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -68,14 +68,6 @@ impl Transfer {
     pub(super) fn note_count(&self, state: &TransferState) {
         (self.count).store(state.batches.len() as u64, Ordering::Relaxed);
         (self.used).store(state.used.len() as u64, Ordering::Relaxed);
-    }
-
-    /// The work that the newest batch of `bytes` of another stream waits for.
-    pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<Mark> {
-        let state = latch(&self.state);
-        let mut batches = state.batches.iter().rev();
-        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != stream)?;
-        Some((Arc::clone(&newest.timeline), newest.tick))
     }
 }
 
@@ -189,7 +181,7 @@ impl Lane {
         }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Blocks of the own stream need no wait. Another stream's may be in a batch already.
-            let lacks = !any || self.shared.transfer.newest(self.slot, bytes).is_none();
+            let lacks = !any || self.wait_for_batch(bytes).is_none();
             let gathered = lacks && self.gather(bytes, any, core);
             gathered.then(|| self.take_batch(bytes, waited))?
         })?;
@@ -205,9 +197,11 @@ impl Lane {
 
     /// The wait after which the newest batch of `bytes` of another stream is ready, if there is one.
     pub(crate) fn wait_for_batch(&self, bytes: u64) -> Option<Questions> {
-        let (theirs, tick) = self.shared.transfer.newest(self.slot, bytes)?;
-        let mine = Arc::clone(&self.stream.timeline);
-        Some(vec![(theirs, Ask::Behind(mine, tick))])
+        let state = latch(&self.shared.transfer.state);
+        let mut batches = state.batches.iter().rev();
+        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != self.slot)?;
+        let wait = Ask::Behind(Arc::clone(&self.stream.timeline), newest.tick);
+        Some(vec![(Arc::clone(&newest.timeline), wait)])
     }
 
     /// Makes a batch in the first other lane of the stream, or of `any` stream, that has blocks of `bytes`.
