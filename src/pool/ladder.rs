@@ -61,21 +61,14 @@ enum Turn {
     Then(Then),
     /// Run this without the lock.
     Work(Box<Job>, Then),
-    /// Serve the request with this, once its stream waits for its epoch.
-    Behind(Taken),
+    /// Serve the request with this slot, or block to cut, of these bytes, once its stream waits for this work.
+    Behind(Grant, u64, Epoch),
     /// Try to move memory first, in place of mapping this many handles elsewhere.
     Moves(u64),
     /// Call the registered steps.
     Relief,
     /// Wait until a job of another thread ends, then start again.
     Wait,
-}
-
-/// Memory that a request takes before it waits for it: a slot, or a block to cut.
-struct Taken {
-    grant: Grant,
-    is_slot: bool,
-    epoch: Epoch,
 }
 
 /// Where a climb goes on.
@@ -156,10 +149,10 @@ impl<'a> Climb<'a> {
     }
 
     /// The block itself, or for a slot the first slot of a slab made of the block.
-    fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
+    fn cut(&self, core: &mut Core, block: Grant) -> Grant {
         match is_slot(self.bytes) {
-            true => Some(core.make_slab(self.stream(), grant?, self.bytes)),
-            false => grant,
+            true => core.make_slab(self.stream(), block, self.bytes),
+            false => block,
         }
     }
 
@@ -253,12 +246,15 @@ impl Shared {
                         climb.given_back = core.arena.flow().1;
                     }
                     climb.look_for_given_back(&core);
-                    if let Some(grant) = climb.cut(&mut core, grant) {
+                    if let Some(block) = grant {
+                        let grant = climb.cut(&mut core, block);
                         return climb.served(core, grant);
                     }
-                    (core, grant.map_or(then, |_| Then::Next))
+                    (core, then)
                 }
-                Turn::Behind(taken) => return self.serve_behind(climb, core, taken),
+                Turn::Behind(grant, bytes, epoch) => {
+                    return self.serve_behind(climb, core, (grant, bytes, epoch));
+                }
                 Turn::Wait => (self.wait_for_others(core), Then::Restart),
                 turn => self.ask_others(climb, core, &turn),
             };
@@ -282,14 +278,8 @@ impl Shared {
         &self,
         climb: &Climb<'_>,
         mut core: CoreGuard<'_>,
-        taken: Taken,
+        (grant, bytes, epoch): (Grant, u64, Epoch),
     ) -> Result<Option<Grant>> {
-        let Taken {
-            grant,
-            is_slot,
-            epoch,
-        } = taken;
-        let bytes = if is_slot { climb.bytes } else { climb.size };
         let waits = Job::from(core.waits_for(climb.stream(), [epoch]));
         core.under_way.jobs += 1;
         core.under_way.held += bytes;
@@ -299,19 +289,17 @@ impl Shared {
         core.under_way.end_one();
         core.under_way.held -= bytes;
         if let Err(error) = core.end(ran) {
-            let Epoch { stream, tick } = epoch;
-            let block = Cached::new(grant.id, self.base + grant.offset, bytes, tick);
-            match is_slot {
-                true => core.give_slot(&block, stream, tick),
-                false => core.give(grant.id, stream, tick),
-            }
+            let addr = self.base + grant.offset;
+            core.active.add(bytes);
+            (core.on_the_way).push(Cached::new(grant.id, addr, bytes, epoch.tick));
+            core.give_on_the_way(epoch.stream);
             return Err(error);
         }
-        let grant = match is_slot {
-            true => Some(grant),
-            false => climb.cut(&mut core, Some(grant)),
+        let grant = match is_slot(bytes) {
+            true => grant,
+            false => climb.cut(&mut core, grant),
         };
-        grant.map_or(Ok(None), |grant| climb.served(core, grant))
+        climb.served(core, grant)
     }
 
     /// Calls what may move or free memory, without the lock.

@@ -1,6 +1,6 @@
 //! The steps of the ladder, in its order.
 
-use super::{Climb, Taken, Then, Turn, wait};
+use super::{Climb, Then, Turn, wait};
 use crate::error::Result;
 use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
@@ -94,7 +94,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     let grant = core.take_best(climb.stream(), climb.size, true);
-    next_or(climb.cut(core, grant))
+    next_or(grant.map(|block| climb.cut(core, block)))
 }
 
 /// Takes a slot or the smallest hole of any stream, behind a wait for it.
@@ -108,19 +108,15 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
-    let (is_slot, grant, epoch) = match (slot.flatten(), core.smallest_hole(climb.size)) {
-        (Some(found), _) => {
-            let grant = core.take_slot(stream, climb.bytes, found, true);
-            (true, grant, found.2)
-        }
-        (None, Some((id, epoch))) => (false, core.take_waited(stream, climb.size, id), epoch),
-        (None, None) => return NEXT,
+    if let Some(found) = slot.flatten() {
+        let grant = core.take_slot(stream, climb.bytes, found, true);
+        return Ok(Turn::Behind(grant, climb.bytes, found.2));
+    }
+    let Some((id, epoch)) = core.smallest_hole(climb.size) else {
+        return NEXT;
     };
-    Ok(Turn::Behind(Taken {
-        grant,
-        is_slot,
-        epoch,
-    }))
+    let grant = core.take_waited(stream, climb.size, id);
+    Ok(Turn::Behind(grant, climb.size, epoch))
 }
 
 /// Asks the driver which stale mappings may go.

@@ -30,10 +30,11 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     assert!(matches!(turn, Turn::Then(Then::Look)));
     assert_eq!(core.steps.waits, 0, "a wait under the lock");
     let turn = steps::waiting(&mut climb, &mut core).unwrap();
-    let Turn::Behind(taken) = turn else {
+    let Turn::Behind(grant, bytes, epoch) = turn else {
         panic!("it is a hole now");
     };
-    let grant = shared.serve_behind(&climb, core, taken).unwrap().unwrap();
+    let served = shared.serve_behind(&climb, core, (grant, bytes, epoch));
+    let grant = served.unwrap().unwrap();
     let addr = shared.base + grant.offset;
     drop(Block::new(&lane, grant.id, addr, BYTES, BYTES));
     assert_eq!(world.pool.stats().steps.waits, 1);
