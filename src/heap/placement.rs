@@ -22,19 +22,6 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// A window of `bytes`, whole granules, in a gap.
-    pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
-        Self {
-            first: NONE,
-            start,
-            bytes,
-            map_from: start,
-            to_map: bytes,
-            spare: 0,
-            spare_below: false,
-        }
-    }
-
     /// Maps `extra` bytes more of the gap, of those to spare.
     pub(crate) fn widened(mut self, extra: u64) -> Self {
         self.to_map += extra;

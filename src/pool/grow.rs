@@ -239,11 +239,7 @@ impl Core {
         }
         // This may have asked for more than the request lacks. The next attempt does not.
         self.pace.exhausted();
-        // A mapping for no request fails with the error.
-        match mapping.placement.bytes {
-            0 => Err(error),
-            _ => Ok(None),
-        }
+        Ok(None)
     }
 
     /// Books the kept mappings that are gone, and keeps the others.
@@ -308,9 +304,6 @@ impl Core {
 
     /// Allocates the block of a mapping: what was mapped, at `lowest` or above, and the holes held beside it.
     fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
-        if mapping.placement.bytes == 0 {
-            return None;
-        }
         let (start, end) = mapping.placement.mapped();
         let hole = self.extents.seek(lowest, start);
         let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
@@ -327,14 +320,19 @@ impl Core {
 
     /// Maps new memory at [`from`, `to`) of a gap, under the lock. After a failure, what was mapped stays.
     pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
-        let placement = Placement {
-            bytes: 0,
-            ..Placement::of_gap(from, to - from)
-        };
-        let mapping = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
-        if let Some(mut mapping) = mapping.flatten() {
-            let error = mapping.make(&mut self.steps.waits).err();
-            self.end_mapping(mapping, error)?;
+        self.unmap_kept(from, to)?;
+        let (bytes, mut made) = (to - from, Vec::new());
+        let largest = self.largest_handle(bytes, bytes);
+        let done = make_handles(self.arena.site(), (from, bytes), largest, &mut made);
+        let refused = self.book_made(made);
+        done.and(refused.map_or(Ok(()), Err))
+    }
+
+    /// Unmaps the kept mappings in [`from`, `to`), under the lock.
+    pub(super) fn unmap_kept(&mut self, from: u64, to: u64) -> Result<()> {
+        for kept in self.arena.kept_in(from, to).collect::<Vec<_>>() {
+            self.arena.site().unmap(kept.start, kept.bytes)?;
+            self.arena.stale_unmapped(kept.start);
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use super::ask;
 use super::core::Core;
 use super::stats::Told;
 use super::structure::Mark;
-use crate::arena::Kept;
 use crate::error::{Error, Result, refuse};
 use crate::heap::{Epoch, Id, State, StreamIndex};
 use crate::seeded::seeded;
@@ -159,11 +158,7 @@ impl Core {
         let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
         let mapped = frames.last().map_or(run.start, |(_, last)| last.end());
         refuse!(mapped < run.end => "run", "nothing is mapped at {mapped:#x} of {run:?}");
-        let in_the_way: Vec<Kept> = self.arena.kept_in(to, to + run.bytes()).collect();
-        for kept in in_the_way {
-            self.arena.site().unmap(kept.start, kept.bytes)?;
-            self.arena.stale_unmapped(kept.start);
-        }
+        self.unmap_kept(to, to + run.bytes())?;
         let place = |start: u64| to + (start - run.start);
         for (count, &(id, frame)) in frames.iter().enumerate() {
             if let Err(error) = self.arena.map_again(id, place(frame.start)) {

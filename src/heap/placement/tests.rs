@@ -7,7 +7,22 @@ use proptest::prelude::*;
 
 use super::{Placement, cheapest};
 use crate::heap::UNIT;
-use crate::heap::{Epoch, Extent, Extents, FRESH, State};
+use crate::heap::{Epoch, Extent, Extents, FRESH, NONE, State};
+
+impl Placement {
+    /// A window of `bytes`, whole granules, in a gap.
+    pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
+        Self {
+            first: NONE,
+            start,
+            bytes,
+            map_from: start,
+            to_map: bytes,
+            spare: 0,
+            spare_below: false,
+        }
+    }
+}
 
 const GRANULE: u64 = 4 * UNIT;
 const ALL: u64 = 60 * UNIT;

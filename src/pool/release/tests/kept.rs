@@ -28,13 +28,11 @@ fn move_all(made: &mut Made, from: &[u64], to: u64) -> Result<()> {
         idle.push(found.expect("a handle"));
     }
     let bytes = crate::pool::mapping::total(&idle);
-    let placement = Placement {
-        bytes: 0,
-        ..Placement::of_gap(to, bytes)
-    };
-    let job = made.core.begin_mapping(made.slot, placement, &idle);
+    let job = (made.core).begin_mapping(made.slot, Placement::of_gap(to, bytes), &idle);
     made.core.check().unwrap();
-    let ended = made.run(job).map(|_| ());
+    let ended = made.run(job);
+    // Nothing used it.
+    let ended = ended.map(|grant| made.core.give(grant.unwrap().id, made.slot, 0));
     made.core.check().unwrap();
     ended
 }
