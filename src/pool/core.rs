@@ -297,27 +297,6 @@ impl Core {
         self.give(held.id, held.epoch.stream, held.epoch.tick);
     }
 
-    /// Joins a block that is to be freed with `run`, a neighbour that is to be freed too; frees `run` if the two do
-    /// not touch. Returns what is left to free. Each is an extent and its last tick on `slot`'s stream.
-    pub(crate) fn give_with(
-        &mut self,
-        run: Option<(Id, u64)>,
-        (id, tick): (Id, u64),
-        slot: StreamIndex,
-    ) -> (Id, u64) {
-        let Some((first, latest)) = run else {
-            return (id, tick);
-        };
-        let Extent { prev, next, .. } = *self.extents.get(id);
-        if prev != first && next != first {
-            self.give(first, slot, latest);
-            return (id, tick);
-        }
-        let lower = if prev == first { first } else { id };
-        self.extents.join(lower);
-        (lower, latest.max(tick))
-    }
-
     /// Frees the last `bytes` of a block, not all of it, as [`Core::give`] does.
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
         let before = self.extents.get(id).bytes;

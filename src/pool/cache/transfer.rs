@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::heap::size_class::is_slot;
-use crate::heap::{Grant, Id, StreamIndex};
+use crate::heap::{Grant, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
@@ -292,25 +292,18 @@ impl Core {
         self.give_on_the_way(batch.stream);
     }
 
-    /// Frees into the heap the blocks on the way, which `stream` freed, joined with neighbours that follow in the
-    /// list. One by one, each would be filed and unfiled again.
+    /// Frees into the heap the blocks on the way, which `stream` freed.
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
-        let mut run: Option<(Id, u64)> = None;
-        for block in &blocks {
+        for block in blocks.drain(..) {
             self.active.sub(block.bytes);
             let forgets = seeded!("cache-forgets-its-histories");
             let tick = block.tick * u64::from(!forgets);
-            if is_slot(block.bytes) {
-                self.give_slot(block, stream, tick);
-            } else {
-                run = Some(self.give_with(run, (block.id, tick), stream));
+            match is_slot(block.bytes) {
+                true => self.give_slot(&block, stream, tick),
+                false => self.give(block.id, stream, tick),
             }
         }
-        if let Some((id, tick)) = run {
-            self.give(id, stream, tick);
-        }
-        blocks.clear();
         self.on_the_way = blocks;
     }
 }

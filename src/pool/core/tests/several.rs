@@ -102,33 +102,6 @@ fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
 }
 
 #[test]
-fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
-    let mut made = made();
-    let slot = made.slot;
-    let open = made.core.open_tick(slot);
-    for ticks in [[0, 0, 0], [0, open, 0], [open, 0, 0], [0, 0, open]] {
-        let ids = [0, 1, 2, 5].map(|at| made.block(at * UNIT, UNIT));
-        made.core.active.sub(4 * UNIT);
-        let mut run = None;
-        for (at, tick) in [1, 0, 2].into_iter().zip(ticks) {
-            run = Some(made.core.give_with(run, (ids[at], tick), slot));
-        }
-        let latest = ticks.into_iter().max().unwrap();
-        assert_eq!(run, Some((ids[0], latest)));
-        assert_eq!(made.core.extents.get(ids[0]).bytes, 3 * UNIT);
-        let rest = made.core.give_with(run, (ids[3], 0), slot);
-        assert_eq!(rest, (ids[3], 0));
-        let freed = made.at(0);
-        assert_eq!(
-            (freed.state, freed.slot, freed.tick),
-            (State::Free, slot, latest)
-        );
-        made.core.give(rest.0, slot, rest.1);
-        made.core.check().unwrap();
-    }
-}
-
-#[test]
 fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     let mut made = made();
     let (slot, granule) = (made.slot, made.core.arena.granule());
