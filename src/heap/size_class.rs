@@ -1,7 +1,7 @@
 //! Size classes of slots, for small requests that waste too much of a block of their own.
 //!
 //! Classes are [`STEP`] bytes apart up to 512 bytes, 32 up to 1024, 64 up to 2048, 128 up to [`MOST`]. Multiples
-//! of [`UNIT`] are blocks and no slots, which leaves [`CLASSES`]. So the size alone tells a slot from a block.
+//! of [`UNIT`] are blocks and no slots. So the size alone tells a slot from a block.
 //!
 //! A request becomes a slot if a block wastes more than a sixteenth of the request. A slot wastes at most that from
 //! 256 bytes on, and less than a step below.
@@ -20,9 +20,8 @@ pub(crate) const STEP: u64 = 16;
 /// Largest request that may become a slot.
 pub(crate) const MOST: u64 = 4096;
 
-pub(crate) const CLASSES: usize = 64;
-
-const ENTRIES: usize = (MOST / STEP) as usize + 1;
+/// Numbers of classes: of multiples of [`STEP`], as a table of those that there are is one more look.
+pub(crate) const CLASSES: usize = (MOST / STEP) as usize;
 
 /// Whether a rounded size is that of a slot.
 #[inline(always)]
@@ -53,29 +52,13 @@ const fn of(bytes: u64) -> u64 {
 }
 
 /// Sizes by request, both in steps.
-static ROUNDED: [u16; ENTRIES] = {
-    let mut table = [0; ENTRIES];
+static ROUNDED: [u16; CLASSES + 1] = {
+    let mut table = [0; CLASSES + 1];
     let mut at = 1;
-    while at < ENTRIES {
+    while at <= CLASSES {
         table[at] = (of(at as u64 * STEP) / STEP) as u16;
         at += 1;
     }
-    table
-};
-
-/// Classes by size in steps.
-static CLASS: [u8; ENTRIES] = {
-    let mut table = [0; ENTRIES];
-    let (mut at, mut class) = (1, 0);
-    while at < ENTRIES {
-        let bytes = at as u64 * STEP;
-        if is_slot(bytes) && bytes.is_multiple_of(spacing(bytes)) {
-            table[at] = class;
-            class += 1;
-        }
-        at += 1;
-    }
-    assert!(class as usize == CLASSES);
     table
 };
 
@@ -93,7 +76,7 @@ pub(crate) fn rounded(bytes: u64, slots: bool) -> u64 {
 
 #[inline(always)]
 pub(crate) fn class_of(slot: u64) -> usize {
-    (CLASS.get((slot / STEP) as usize)).map_or(0, |&class| class as usize)
+    (slot / STEP) as usize
 }
 
 /// Fewest slots that fill whole units: a slab has a multiple of that.

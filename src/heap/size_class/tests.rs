@@ -36,7 +36,7 @@ fn a_slot_keeps_every_alignment_that_the_request_has() {
 }
 
 #[test]
-fn classes_are_numbered_without_a_gap_and_fill_whole_units() {
+fn each_class_has_a_number_and_fills_whole_units() {
     let slots: BTreeSet<u64> = (1..=MOST).map(|bytes| rounded(bytes, true)).collect();
     let slots: Vec<u64> = slots.into_iter().filter(|&b| is_slot(b)).collect();
     let mut classes = BTreeSet::new();
