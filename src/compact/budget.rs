@@ -6,6 +6,9 @@ use crate::seeded::seeded;
 /// The fraction of a time budget that the predicted time of a step may take.
 const CAUTION: f64 = 0.85;
 
+/// Launches from which on a step takes no further batch: see [`Backlog`](super::backlog::Backlog).
+const MANY_LAUNCHES: usize = 128;
+
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -111,8 +114,12 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
         moves: most_moves,
         first: true,
     };
-    let mut batches = Vec::new();
+    let (mut batches, mut launches) = (Vec::new(), 0);
     for (batch, moves) in ahead(plan) {
+        if launches >= MANY_LAUNCHES {
+            break;
+        }
+        launches += batch.launches();
         if !left.first {
             let Some(bytes) = left.bytes.checked_sub(budget.launch_bytes) else {
                 break;
@@ -260,6 +267,15 @@ mod tests {
             ..budget
         };
         assert_eq!(cut(&two, &budget, usize::MAX).len(), 2);
+    }
+
+    #[test]
+    fn a_step_takes_as_many_batches_as_a_stream_has_room_for() {
+        let batch = |i: u64| Batch::Disjoint(vec![at(2 * i, 2 * i + 1, 1)]);
+        let many = plan((0..1000).map(batch).collect());
+        let part = cut(&many, &Budget::default(), usize::MAX);
+        assert_eq!(part.len(), MANY_LAUNCHES);
+        assert_eq!(rest(many, &part).moves, 1000 - MANY_LAUNCHES);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Compaction: chooses which live blocks to move, and moves them.
 
+mod backlog;
 mod budget;
 mod cycle;
 mod execute;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::backlog::Backlog;
 use super::move_table::{MoveTable, SlideTable};
 use super::plan::{Batch, Move, VOID};
 use crate::device::{Addr, COMPACTION, Device, Event, Launch, Overhead, Scratch, Stream, beside};
@@ -59,6 +60,7 @@ pub(crate) struct Mover {
     /// allocation is at least twice the one before, so all together are less than twice the last.
     flags: Vec<Scratch>,
     overhead: Overhead,
+    backlog: Backlog,
 }
 
 /// The moves of one launch: disjoint ones (`None`), or a slide (`Some(upward)`).
@@ -93,7 +95,13 @@ impl Mover {
             failed: None,
             flags: vec![Scratch::counted(device, 1, overhead)?],
             overhead: overhead.clone(),
+            backlog: Backlog::new(device)?,
         })
+    }
+
+    /// What callers wait for, without a lock, before they queue more on the moving stream: see [`Backlog`].
+    pub(crate) fn backlog(&mut self) -> Option<Arc<Event>> {
+        self.backlog.to_wait_for(&self.stream)
     }
 
     /// Most ranges of one patch.
@@ -116,6 +124,7 @@ impl Mover {
         if !seeded!("table-overwritten-while-in-use") {
             self.upload.wait(&self.read[self.next])?;
         }
+        self.backlog.add_copy(image.len() as u64);
         let image = Arc::new(image);
         let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
         if let Err(error) = placed {
@@ -243,7 +252,7 @@ impl Mover {
     }
 
     /// Queues a launch that [`Mover::prepare`] returned.
-    pub(crate) fn launch(&self, launch: &Launch) -> Result<()> {
+    pub(crate) fn launch(&mut self, launch: &Launch) -> Result<()> {
         // SAFETY: sources and destinations are mapped memory of the pool and the stream is ordered
         // after their uses; the table is uploaded, and the flags are as large as it needs.
         unsafe { self.queue(launch) }
@@ -300,7 +309,8 @@ impl Mover {
 
     /// # Safety
     /// As for [`Backend::launch`](crate::device::Backend::launch).
-    unsafe fn queue(&self, launch: &Launch) -> Result<()> {
+    unsafe fn queue(&mut self, launch: &Launch) -> Result<()> {
+        self.backlog.add_launch();
         // SAFETY: the caller's obligations are the backend's.
         unsafe {
             let backend = self.stream.device().backend();

@@ -216,9 +216,19 @@ impl Registry {
         self.shared.upgrade().ok_or_else(gone)
     }
 
+    /// Waits, without the lock, until the moving stream has room for more work: see [`Mover::backlog`].
+    pub(super) fn wait_for_room(&self) {
+        let backlog = lock(&self.state).mover.backlog();
+        if let Some(record) = backlog.filter(|_| !is_running()) {
+            // A stream whose wait fails gives the error again.
+            let _ = record.synchronize();
+        }
+    }
+
     /// Makes the records on other streams that moves wait for, without a lock: a host call that such a stream waits
     /// for may free memory, or ask for the registry.
     pub(super) fn record_ahead(&self, shared: &Shared) {
+        self.wait_for_room();
         let holes = shared.core.lock().uses_of_holes();
         let (mut uses, mover) = {
             let state = lock(&self.state);
@@ -310,9 +320,14 @@ impl Registry {
         self.check_stream(stream)?;
         self.awake.check()?;
         let mut state = self.here(id)?;
+        if state.is_behind(id)? && state.mover.backlog().is_some() {
+            drop(state);
+            self.wait_for_room();
+            state = self.here(id)?;
+        }
         let _queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
-        if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
+        if state.is_behind(id)? {
             state.settle()?;
         }
         state.holds += 1;
@@ -478,6 +493,7 @@ impl Registry {
 
     /// Device address of the address table; the first call makes it.
     pub(super) fn address_table(&self) -> Result<Addr> {
+        self.wait_for_room();
         let mut state = self.all_here()?;
         if state.words.is_none() {
             let mut words = Words::new(&self.device, &self.overhead)?;
@@ -587,6 +603,11 @@ impl Drop for Registry {
 }
 
 impl State {
+    /// Whether updates are pending that a hold of the block needs.
+    fn is_behind(&mut self, id: MovableId) -> Result<bool> {
+        Ok(self.table.entry(id)?.stale_word || self.arrays.is_behind())
+    }
+
     /// Brings the registered arrays and the address table up to date with all moves.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.arrays.settle(&mut self.table, &mut self.mover)?;

@@ -92,6 +92,7 @@ impl Registry {
         let mut uses = Marks::default();
         lock(&self.state).table.entry(id)?.note_to(&mut uses);
         uses.lacking(&stream.core().timeline).record_ahead();
+        self.wait_for_room();
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let (old, emptied) = {

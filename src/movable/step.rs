@@ -54,14 +54,6 @@ impl Registry {
 }
 
 impl State {
-    /// Most blocks that one step moves.
-    fn most_moves(&self) -> usize {
-        match self.arrays.is_empty() {
-            true => usize::MAX,
-            false => self.mover.most_ranges(),
-        }
-    }
-
     /// The input of a search; `None` if there is nothing to search.
     fn survey(&mut self, shared: &Arc<Shared>, aim: Aim<'_>, budget: &Budget) -> Option<Survey> {
         if self.arrays.any_held(&mut self.table) {
@@ -71,7 +63,7 @@ impl State {
             planner: &self.planner,
             aim,
             budget,
-            most_moves: self.most_moves(),
+            most_moves: self.mover.most_ranges(),
             timing: None,
         };
         let owners = Moving {
@@ -105,7 +97,7 @@ impl State {
             planner: &self.planner,
             aim,
             budget,
-            most_moves: self.most_moves(),
+            most_moves: self.mover.most_ranges(),
             timing: span.as_ref(),
         };
         let mut moving = Moving {

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::watched::Watched;
-use common::{Memory, on_every_device};
+use common::{Gate, Memory, on_every_device};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
@@ -327,4 +327,51 @@ fn a_step_whose_launch_fails_does_not_wait_for_the_device() {
     assert!(ground.pool.compact(&Goal::Full).is_err());
     assert!(!ground.watched.was_hooked(), "it waited under the lock");
     assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
+}
+
+/// Has a move wait for a closed stream, then `queue` more behind it, until that waits for what is not done: another
+/// thread holds the block meanwhile, and opens the stream. Ends after many times as much as a stream has room for.
+fn waits_unlocked_where_much_is_queued(mut queue: impl FnMut(&Ground)) {
+    let ground = Ground::new(PoolConfig::default());
+    let low = ground.pool.alloc_movable::<u64>(&ground.stream, 500_000);
+    let high = ground.pool.alloc_movable::<u64>(&ground.stream, 500_000);
+    let (low, high) = (low.unwrap(), high.unwrap());
+    let closed = ground.device.stream().unwrap();
+    let gate = Gate::close(&closed);
+    drop(high.hold(&closed).unwrap());
+    drop(low);
+    assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
+    let (of, id, other) = (ground.pool.clone(), ground.block.id(), ground.other.clone());
+    let held = Arc::new(AtomicBool::new(false));
+    let its = Arc::clone(&held);
+    ground.watched.after("before_event_sync", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
+        let done = told.recv_timeout(Duration::from_secs(5));
+        its.store(done == Ok(true), Ordering::Relaxed);
+        gate.open();
+    });
+    (0..4000).for_each(|_| queue(&ground));
+    assert!(ground.watched.was_hooked(), "nothing is waited for");
+    assert!(held.load(Ordering::Relaxed), "the lock is held meanwhile");
+}
+
+#[test]
+fn steps_wait_without_the_lock_where_the_moving_stream_has_much_to_do() {
+    waits_unlocked_where_much_is_queued(|it| {
+        let alloc = || it.pool.alloc_movable::<u64>(&it.stream, 2000).unwrap();
+        let [low, _high] = [(); 2].map(|()| alloc());
+        drop(low);
+        assert!(it.pool.compact(&Goal::Full).unwrap().bytes > 0);
+    });
+}
+
+#[test]
+fn holds_that_store_addresses_wait_without_the_lock_where_the_moving_stream_has_much_to_do() {
+    let mut table = None;
+    waits_unlocked_where_much_is_queued(move |it| {
+        let _table = table.get_or_insert_with(|| it.pool.address_table().unwrap());
+        let block = it.pool.alloc_movable::<u64>(&it.stream, 2000).unwrap();
+        drop(block.hold(&it.stream).unwrap());
+    });
 }
