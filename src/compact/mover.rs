@@ -4,6 +4,7 @@
 //! turn. They are not allocated from the pool: compaction is needed when the pool is full, and then
 //! it has no space for them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::backlog::Backlog;
@@ -54,8 +55,9 @@ pub(crate) struct Mover {
     next: usize,
     /// For each place, an event recorded after the launch that read it last.
     read: Vec<Event>,
-    /// A table whose upload failed: pieces of it may be queued.
-    failed: Option<Arc<Vec<u8>>>,
+    /// The tables that are being copied, oldest first, and the tick of the moving stream after which they are; after
+    /// none if the upload failed, whose first pieces may be queued.
+    images: VecDeque<(u64, Vec<u8>)>,
     /// Flags of slides, which run one after the other; the last allocation is in use. Each
     /// allocation is at least twice the one before, so all together are less than twice the last.
     flags: Vec<Scratch>,
@@ -92,7 +94,7 @@ impl Mover {
             place_bytes,
             next: 0,
             read: (0..PLACES).map(|_| device.event()).collect::<Result<_>>()?,
-            failed: None,
+            images: VecDeque::new(),
             flags: vec![Scratch::counted(device, 1, overhead)?],
             overhead: overhead.clone(),
             backlog: Backlog::new(device)?,
@@ -112,9 +114,10 @@ impl Mover {
     /// Copies `image` into the next place, ordered before the moving stream's next work; returns
     /// its address. The caller queues the launch that reads it before the next upload.
     fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
-        if let Some(failed) = &self.failed {
-            self.let_go(failed)?;
-            self.failed = None;
+        let timeline = &self.stream.core().timeline;
+        let done = timeline.done();
+        while self.images.front().is_some_and(|(tick, _)| *tick <= done) {
+            self.images.pop_front();
         }
         let addr = self.tables.addr() + self.next as u64 * self.place_bytes;
         // The launch that read the place of the last upload is queued by now, so its event can be
@@ -125,36 +128,27 @@ impl Mover {
             self.upload.wait(&self.read[self.next])?;
         }
         self.backlog.add_copy(image.len() as u64);
-        let image = Arc::new(image);
-        let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
-        if let Err(error) = placed {
-            // Not waited for here: the caller holds locks that a host call before the copies may ask for.
-            self.failed = Some(image);
-            return Err(error);
+        self.images.push_back((u64::MAX, image));
+        self.copy(addr)?;
+        if !seeded!("moves-before-their-table") {
+            self.stream.wait_stream(&self.upload)?;
         }
+        let copied = self.images.iter_mut().rev();
+        let copied = copied.take_while(|(tick, _)| *tick == u64::MAX);
+        copied.for_each(|(tick, _)| *tick = timeline.open_tick());
         self.next = (self.next + 1) % PLACES;
         Ok(addr)
     }
 
-    fn copy(&self, addr: Addr, image: &Arc<Vec<u8>>) -> Result<()> {
+    /// Queues copies of the last image to `addr`.
+    fn copy(&self, addr: Addr) -> Result<()> {
         let (backend, raw) = (self.upload.device().backend(), self.upload.raw());
+        let image = self.images.back().map_or(&[][..], |(_, image)| image);
         for (piece, at) in image.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)) {
-            // SAFETY: the place has space for the image. The image lives until the copies are done:
-            // `upload` keeps it until a host call after the copies drops it, or this mover's drop.
+            // SAFETY: the place has space for the image, which lives until the copies are done.
             unsafe { backend.copy_in(addr + at, piece.as_ptr(), piece.len() as u64, raw)? };
         }
         Ok(())
-    }
-
-    /// Makes the moving stream wait for the copies. A host call on the upload stream keeps the
-    /// image alive until they are done; the moves do not wait for that call.
-    fn let_go(&self, image: &Arc<Vec<u8>>) -> Result<()> {
-        if !seeded!("moves-before-their-table") {
-            self.stream.wait_stream(&self.upload)?;
-        }
-        let image = Arc::clone(image);
-        let backend = self.upload.device().backend();
-        backend.host_call(self.upload.raw(), Box::new(move || drop(image)))
     }
 
     /// Splits `batch` into parts of one launch each, in the order of execution. One launch moves a
@@ -344,15 +338,15 @@ impl Drop for Mover {
         let streams = [self.upload.clone(), self.stream.clone()];
         let (tables, flags) = (self.tables.take(), std::mem::take(&mut self.flags));
         let memory = (tables, flags, std::mem::take(&mut self.read));
-        let failed = self.failed.take();
+        let mut images = std::mem::take(&mut self.images);
         beside(move || {
             for stream in &streams {
                 // A stream whose wait fails has failed itself and runs no more work.
                 if stream.synchronize().is_err() {
-                    std::mem::forget(failed.clone());
+                    std::mem::forget(std::mem::take(&mut images));
                 }
             }
-            drop((memory, failed));
+            drop((memory, images));
         });
     }
 }

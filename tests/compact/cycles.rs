@@ -217,13 +217,7 @@ fn a_circle_with_a_piece_that_overlaps_its_way_keeps_its_contents_or_is_taken_ba
 fn a_circle_that_the_device_refuses_midway_is_taken_back() {
     for device in devices() {
         leaving_nothing(device, |device| {
-            for call in [
-                "launch",
-                "copy_in",
-                "event_record",
-                "event_wait",
-                "host_call",
-            ] {
+            for call in ["launch", "copy_in", "event_record", "event_wait"] {
                 let mut refused = 0;
                 for for_ever in [false, true] {
                     for use_number in [1, 2, 3, 4, 6] {

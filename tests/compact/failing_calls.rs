@@ -54,7 +54,6 @@ suite! {
     a_pass_survives_a_failing_launch: "launch",
     a_pass_survives_a_failing_copy_in: "copy_in",
     a_pass_survives_a_failing_copy_within: "copy_within",
-    a_pass_survives_a_failing_host_call: "host_call",
     a_pass_survives_a_failing_event_create: "event_create",
     a_pass_survives_a_failing_event_record: "event_record",
     a_pass_survives_a_failing_event_wait: "event_wait",

@@ -317,6 +317,13 @@ fn a_step_whose_table_is_not_uploaded_does_not_wait_for_the_device() {
 }
 
 #[test]
+fn a_step_makes_no_host_call_for_which_a_driver_would_wait_for_every_full_stream() {
+    let ground = Ground::new(PoolConfig::default());
+    drop(ground.moved());
+    assert_eq!(ground.watched.calls("host_call"), 0);
+}
+
+#[test]
 fn a_step_whose_launch_fails_does_not_wait_for_the_device() {
     let ground = Ground::new(PoolConfig::default());
     drop(ground.moved());
