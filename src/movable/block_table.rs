@@ -110,6 +110,8 @@ pub(super) struct Entry {
     /// Set instead of the block while it is on the host.
     pub(super) away: Option<Away>,
     pub(super) holds: u64,
+    /// Set while one of the holds is that of a resize, which copies the block: whether the block is still as it was.
+    pub(super) copied: Option<bool>,
     /// The pool's count of holds at its last hold.
     pub(super) held_at: u64,
     /// Freed while held: freed with the last hold.

@@ -149,7 +149,9 @@ impl Arrays {
     pub(super) fn any_held(&self, table: &mut Table) -> bool {
         self.list.values().any(|array| match array.place {
             Place::Fixed(_) => array.holds > 0,
-            Place::Block(id) => table.place(id).is_some_and(|entry| entry.holds > 0),
+            // A resize sees when an array in its block was rewritten.
+            Place::Block(id) => (table.place(id))
+                .is_some_and(|entry| entry.holds > u64::from(entry.copied.is_some())),
         })
     }
 
@@ -205,6 +207,7 @@ impl Arrays {
                     }
                     Place::Block(id) => {
                         let entry = table.place(id).ok_or_else(gone)?;
+                        entry.copied = entry.copied.map(|_| false);
                         entry.written(&timeline, timeline.open_tick(), false);
                         &mut entry.ready
                     }

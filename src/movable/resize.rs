@@ -9,10 +9,13 @@ use super::callback::{Callback, Calls, tell};
 use super::registry::{Registry, State};
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Queueing, Stream, Timeline, lock};
+use crate::device::{Addr, Queueing, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
+
+/// Times that a resized block is copied, each time because pointers in it were rewritten meanwhile.
+const TIMES_COPIED: u32 = 1000;
 
 impl<T: Pod> Movable<T> {
     /// Resizes the buffer to `len` elements, in the order of `stream`. The first elements keep their values;
@@ -68,7 +71,13 @@ impl Registry {
         drop(before);
     }
 
-    fn resize(&self, id: MovableId, stream: &Stream, bytes: u64, calls: &mut Calls) -> Result<()> {
+    fn resize(
+        self: &Arc<Self>,
+        id: MovableId,
+        stream: &Stream,
+        bytes: u64,
+        calls: &mut Calls,
+    ) -> Result<()> {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
         self.awake.check()?;
@@ -89,18 +98,12 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
-        let mut uses = Marks::default();
-        lock(&self.state).table.entry(id)?.note_to(&mut uses);
-        uses.lacking(&stream.core().timeline).record_ahead();
         self.wait_for_room();
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
-        let (old, emptied) = {
-            let mut state = lock(&self.state);
-            let old = state.copy_into(id, stream, block, calls);
-            (old, std::mem::take(&mut state.emptied))
-        };
+        let old = self.copy_into(id, stream, block, calls);
         drop(queueing);
+        let emptied = std::mem::take(&mut lock(&self.state).emptied);
         drop(emptied);
         let old = old?;
         // The block was spilled to make room, and came back into the new block.
@@ -117,6 +120,73 @@ impl Registry {
         drop(old);
         Ok(())
     }
+
+    /// Queues a copy of the block, from the device or the host, into `block`, which replaces it. Returns the old block
+    /// if it was on the device.
+    ///
+    /// The copy on the device is queued without the lock, under a hold: the driver may keep the caller until a host call
+    /// has run, which may ask for the lock. It is made again if pointers in the block were rewritten meanwhile.
+    fn copy_into(
+        self: &Arc<Self>,
+        id: MovableId,
+        stream: &Stream,
+        block: Block,
+        calls: &mut Calls,
+    ) -> Result<Option<Block>> {
+        for _ in 0..TIMES_COPIED {
+            let begun = {
+                let mut state = lock(&self.state);
+                match state.begin_copy(id, stream)? {
+                    Some(begun) => begun,
+                    None => {
+                        let timeline = &stream.core().timeline;
+                        return state.put_back_behind(id, block, timeline, calls);
+                    }
+                }
+            };
+            let queued = begun.queue(stream, &block);
+            let mut state = lock(&self.state);
+            let outcome = queued.and_then(|()| state.check_copy(id, &begun));
+            let entry = state.table.entry(id)?;
+            entry.copied = None;
+            if let Ok(true) = outcome {
+                entry.holds -= 1;
+                return state.end_copy(id, stream, &begun, block, calls);
+            }
+            drop(state);
+            self.let_go(id, stream);
+            outcome?;
+        }
+        let why = "an array of pointers in the block changes all the time: move less meanwhile";
+        Err(Error::invalid("pointers", why))
+    }
+}
+
+/// A copy of a block that a resize makes.
+struct Copying {
+    from: Addr,
+    bytes: u64,
+    capacity: u64,
+    /// What it waits for.
+    uses: Marks,
+    held_at: u64,
+}
+
+impl Copying {
+    fn queue(&self, stream: &Stream, to: &Block) -> Result<()> {
+        self.uses.wait_on(&stream.core().timeline)?;
+        let bytes = self.bytes.min(to.bytes());
+        // SAFETY: both blocks have the bytes and do not overlap. Both are freed in stream order after the copy; a hold
+        // keeps the one that it reads.
+        unsafe {
+            let backend = stream.device().backend();
+            backend.copy_within(to.addr(), self.from, bytes, stream.raw())
+        }
+    }
+}
+
+fn held() -> Error {
+    Error::invalid("id", "the block is held: drop its holds first")
 }
 
 impl State {
@@ -124,8 +194,7 @@ impl State {
     fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
-            let why = "the block is held: drop its holds first";
-            return Err(Error::invalid("id", why));
+            return Err(held());
         }
         let Some(block) = &mut entry.block else {
             return Ok(false);
@@ -151,50 +220,68 @@ impl State {
         Ok(true)
     }
 
-    /// Queues a copy of the block, from the device or the host, into `block`, which replaces it. Returns the
-    /// old block if it was on the device.
-    fn copy_into(
-        &mut self,
-        id: MovableId,
-        stream: &Stream,
-        block: Block,
-        calls: &mut Calls,
-    ) -> Result<Option<Block>> {
+    /// Checks that pointers to the block can be rewritten, and rewrites those that have to be.
+    fn check_pointers(&mut self) -> Result<()> {
         if self.arrays.any_held(&mut self.table) {
             let why = "an array of pointers is held: drop its hold, so that it can be rewritten";
             return Err(Error::invalid("pointers", why));
         }
-        self.settle()?;
+        self.settle()
+    }
+
+    /// Holds the block for a copy on `stream`; `None` if it is on the host.
+    fn begin_copy(&mut self, id: MovableId, stream: &Stream) -> Result<Option<Copying>> {
+        self.check_pointers()?;
         // A callback may have begun to capture it.
         stream.core().refuse_under_capture()?;
-        let base = self.table.base();
-        let timeline = &stream.core().timeline;
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
-            let why = "the block is held: drop its holds first";
-            return Err(Error::invalid("id", why));
+            return Err(held());
         }
-        let Some(old) = entry.block.as_ref() else {
-            let timeline = Arc::clone(timeline);
-            return self.put_back_behind(id, block, &timeline, calls);
+        let Some(block) = &entry.block else {
+            return Ok(None);
         };
-        let (from, kept, bytes) = (old.addr(), old.bytes(), old.capacity());
-        entry.ready.wait_on(timeline)?;
+        let mut uses = entry.ready.lacking(&stream.core().timeline);
         if !seeded!("resize-copies-under-pending-uses") {
-            entry.uses.wait_on(timeline)?;
+            uses.note_all(&entry.uses);
         }
-        // SAFETY: both blocks have the bytes and do not overlap. Both are freed in stream order after the
-        // copy.
-        unsafe {
-            let backend = stream.device().backend();
-            backend.copy_within(block.addr(), from, kept.min(block.bytes()), stream.raw())?;
-        }
-        let way = Move {
-            src: from - base,
-            dst: block.addr() - base,
-            bytes,
+        let copying = Copying {
+            from: block.addr(),
+            bytes: block.bytes(),
+            capacity: block.capacity(),
+            uses,
+            held_at: entry.held_at,
         };
-        let old = self.copied(id, timeline, block)?;
+        (entry.holds, entry.copied) = (1, Some(true));
+        Ok(Some(copying))
+    }
+
+    /// Whether what was copied is still what the block has; an error if others held the block or pointers meanwhile.
+    fn check_copy(&mut self, id: MovableId, begun: &Copying) -> Result<bool> {
+        self.check_pointers()?;
+        let entry = self.table.entry(id)?;
+        match entry.holds > 1 || entry.held_at != begun.held_at {
+            true => Err(held()),
+            false => Ok(entry.copied == Some(true)),
+        }
+    }
+
+    /// Puts the copy in the block's place.
+    fn end_copy(
+        &mut self,
+        id: MovableId,
+        stream: &Stream,
+        begun: &Copying,
+        block: Block,
+        calls: &mut Calls,
+    ) -> Result<Option<Block>> {
+        let base = self.table.base();
+        let way = Move {
+            src: begun.from - base,
+            dst: block.addr() - base,
+            bytes: begun.capacity,
+        };
+        let old = self.copied(id, &stream.core().timeline, block)?;
         self.moved(&[way], calls);
         // If this fails, the update stays pending; the next hold that needs it makes it.
         let _ = self.settle();

@@ -11,7 +11,7 @@ use common::{Gate, Memory, on_every_device};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
-use warpool::movable::Movable;
+use warpool::movable::{Movable, PointerArray};
 use warpool::pool::HandleSize;
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -281,6 +281,63 @@ fn others_hold_blocks_while_streams_are_recorded_for_a_copy_into_a_larger_block(
     let [user, stream] = [(); 2].map(|()| ground.device.stream().unwrap());
     drop(block.hold(&user).unwrap());
     ground.holds_during("event_record", |_| block.resize(&stream, 5000).unwrap());
+}
+
+/// A ground; a block with another right behind it, which points to a third that a pass moves; and the hole.
+fn pointing() -> (Ground, Movable<u64>, Movable<u64>, PointerArray) {
+    let ground = Ground::new(PoolConfig::default());
+    let alloc = |words| ground.pool.alloc_movable::<u64>(&ground.stream, words);
+    let (low, target) = (alloc(500_000).unwrap(), alloc(500_000).unwrap());
+    let (mut list, behind) = (alloc(1000).unwrap(), alloc(1000).unwrap());
+    std::mem::forget(behind);
+    let addr = target.hold(&ground.stream).unwrap().addr();
+    list.upload(&ground.stream, &[addr; 1000]).unwrap();
+    let array = list.register_pointers().unwrap();
+    drop(low);
+    (ground, list, target, array)
+}
+
+#[test]
+fn others_hold_blocks_while_a_block_is_copied_into_a_larger_one() {
+    let (ground, mut list, _target, _array) = pointing();
+    let stream = &ground.stream;
+    ground.holds_during("before_copy_within", |_| list.resize(stream, 5000).unwrap());
+}
+
+#[test]
+fn pointers_rewritten_while_their_block_is_copied_into_a_larger_one_are_right_there() {
+    let (ground, mut list, target, _array) = pointing();
+    let (pool, moved) = (ground.pool.clone(), Arc::new(AtomicU64::new(0)));
+    let its = Arc::clone(&moved);
+    ground.watched.after("before_copy_within", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(pool.compact(&Goal::Full).unwrap().bytes));
+        let done = told.recv_timeout(Duration::from_secs(5));
+        its.store(done.unwrap_or(0), Ordering::Relaxed);
+    });
+    list.resize(&ground.stream, 5000).unwrap();
+    assert!(moved.load(Ordering::Relaxed) > 0, "nothing moved meanwhile");
+    let now = target.hold(&ground.stream).unwrap().addr();
+    let found = list.download(&ground.stream).unwrap();
+    assert!(found[..1000].iter().all(|&it| it == now));
+    ground.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_block_held_while_it_is_copied_into_a_larger_one_stays_as_it_is() {
+    let (ground, mut list, target, _array) = pointing();
+    let (pool, id, other) = (ground.pool.clone(), list.id(), ground.other.clone());
+    ground.watched.after("before_copy_within", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(pool.hold_id(id, &other).is_ok()));
+        let _ = told.recv_timeout(Duration::from_secs(5));
+    });
+    let refused = list.resize(&ground.stream, 5000).unwrap_err();
+    assert!(refused.to_string().contains("held"), "{refused}");
+    let addr = target.hold(&ground.stream).unwrap().addr();
+    assert_eq!(list.download(&ground.stream).unwrap(), [addr; 1000]);
+    list.resize(&ground.stream, 5000).unwrap();
+    ground.pool.check_invariants().unwrap();
 }
 
 #[test]
