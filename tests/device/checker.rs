@@ -391,6 +391,30 @@ fn a_block_used_on_another_stream_before_its_allocation_is_ordered_there_is_repo
 }
 
 #[test]
+fn a_block_freed_under_capture_belongs_to_its_graph_until_that_is_gone() {
+    for on_another in [false, true] {
+        let found = faults(|device| {
+            let pool = pool(device);
+            let (home, other) = two(device);
+            let captured = if on_another { &other } else { &home };
+            let block = pool.alloc(&home, 20 * MIB).unwrap();
+            captured.wait_stream(&home).unwrap();
+            let capture = captured.begin_capture().unwrap();
+            let launched = Access::write(block.addr(), MIB);
+            block.free_on(captured).unwrap();
+            let graph = capture.end().unwrap();
+            graph.memory().used_by(captured).unwrap();
+            common::declare(captured, "launch", &[launched]);
+            drop(graph);
+            // There is no memory for both.
+            drop(pool.alloc(captured, 20 * MIB).unwrap());
+            captured.synchronize().unwrap();
+        });
+        assert_eq!(found, []);
+    }
+}
+
+#[test]
 fn the_moves_of_a_table_are_uses_where_the_host_can_read_it() {
     let devices = [
         Device::host().unwrap(),
