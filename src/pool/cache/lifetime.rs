@@ -22,11 +22,6 @@ use crate::pool::structure::{Lane, Outstanding};
 use crate::sync::latch;
 
 impl Outstanding {
-    /// Adds blocks of a retired lane.
-    pub(crate) fn enter(&self, blocks: i64) {
-        self.0.fetch_add(blocks, Ordering::AcqRel);
-    }
-
     /// Adds a block of a retired lane; false if the lane has ended.
     pub(crate) fn enter_again(&self) -> bool {
         let more = |blocks| (blocks > 0).then_some(blocks + 1);
@@ -45,7 +40,7 @@ impl Outstanding {
 impl Lane {
     /// Adds a block, or another holder, of a retired lane.
     pub(crate) fn enter(&self) {
-        self.others.outstanding.enter(1);
+        self.others.outstanding.0.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Retires the lane: from now on frees go straight to the heap, and the last one ends the lane.
@@ -58,7 +53,7 @@ impl Lane {
         // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave.
         let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
-        self.others.outstanding.enter(out);
+        (self.others.outstanding.0).fetch_add(out, Ordering::AcqRel);
         drop(state);
         self.drain(ALL_BINS, core);
         self.end_used();
@@ -72,14 +67,10 @@ impl Lane {
     /// Takes away a block or holder of a retired lane, which may be gone afterwards.
     pub(crate) fn leave(&self) {
         if self.others.outstanding.leave() {
-            self.end();
+            let held = lock(&self.shared.books).end(self);
+            // Without the books' lock: the pool may end with its last lane.
+            drop(held);
         }
-    }
-
-    fn end(&self) {
-        let held = lock(&self.shared.books).end(self);
-        // Without the books' lock: the pool may end with its last lane.
-        drop(held);
     }
 }
 

@@ -44,7 +44,7 @@ fn a_lane_ends_once_and_whoever_ends_it_sees_what_was_counted_of_all_its_blocks(
             })
             .into();
         let out = 3 - lane.elsewhere.retire() as i64;
-        lane.outstanding.enter(out);
+        lane.outstanding.0.fetch_add(out, Ordering::AcqRel);
         if lane.outstanding.leave() {
             lane.end();
         }
