@@ -61,11 +61,11 @@ impl Cached {
 
 #[repr(C)]
 pub(crate) struct Cache {
-    bytes: u64,
+    pub(super) bytes: u64,
     entries: Vec<Cached>,
     spare: u32,
     /// There may be blocks of more than [`BINS`] units.
-    large: bool,
+    pub(super) large: bool,
     /// Bins that may have entries: a drain clears a bit, and a search that finds its bin empty.
     occupied: Bitmap,
     heads: [u32; ALL],
@@ -85,11 +85,6 @@ impl Default for Cache {
 }
 
 impl Cache {
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0
@@ -156,7 +151,7 @@ impl Cache {
 
     /// The size for [`Cache::pop_near`] among blocks of more than [`BINS`] units.
     fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
-        if !self.may_have_large() || *sizes.end() <= BINS as u64 * UNIT {
+        if !self.large || *sizes.end() <= BINS as u64 * UNIT {
             return None;
         }
         let heads = self.heads[BINS..BINS + LARGE].iter();
@@ -221,12 +216,6 @@ impl Cache {
                 at = entry.next;
             }
         }
-    }
-
-    /// Whether there may be blocks of more than [`BINS`] units.
-    #[inline]
-    pub(crate) fn may_have_large(&self) -> bool {
-        self.large
     }
 
     pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {

@@ -144,7 +144,7 @@ impl Lane {
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
         };
-        let has_large = state.cache.may_have_large() && !is_slot(bytes);
+        let has_large = state.cache.large && !is_slot(bytes);
         if has_large || self.shared.transfer.has_used() {
             drop(state);
             self.shared.give_used(&mut core);
@@ -208,7 +208,7 @@ impl Lane {
     }
 
     pub(crate) fn cached_bytes(&self) -> u64 {
-        latch(&self.state).cache.bytes()
+        latch(&self.state).cache.bytes
     }
 
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
@@ -334,7 +334,7 @@ impl Lane {
     /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
     #[inline]
     pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
-        let fits = state.cache.bytes() + bytes <= state.room || state.cache.is_empty();
+        let fits = state.cache.bytes + bytes <= state.room || state.cache.is_empty();
         fits && !state.cache.is_full() && !state.aside
     }
 

@@ -27,12 +27,12 @@ fn only_blocks_that_share_bins_are_large() {
     for (bytes, is_large) in [(BINS as u64 * UNIT, false), (16, false), (1 << 20, true)] {
         let mut cache = Cache::default();
         cache.push(block(1, bytes, 1));
-        assert_eq!(cache.may_have_large(), is_large, "{bytes}");
+        assert_eq!(cache.large, is_large, "{bytes}");
         // A drain of the others leaves it.
         cache.drain(0..BINS, |_| ());
-        assert_eq!(cache.may_have_large(), is_large, "{bytes}");
+        assert_eq!(cache.large, is_large, "{bytes}");
         cache.drain(LARGE_BINS, |_| ());
-        assert!(!cache.may_have_large(), "{bytes}");
+        assert!(!cache.large, "{bytes}");
     }
 }
 
@@ -67,7 +67,7 @@ fn a_full_cache_says_so_and_asks_the_heap_for_nothing() {
     assert!(cache.pop(512).is_some() && !cache.is_full());
     let mut left = MOST_BLOCKS - 1;
     cache.drain(ALL_BINS, |_| left -= 1);
-    assert_eq!((left, cache.bytes()), (0, 0));
+    assert_eq!((left, cache.bytes), (0, 0));
     assert!(!cache.is_full());
     assert_eq!(places, cache.entries.as_ptr());
 }
