@@ -200,19 +200,16 @@ impl Bins {
                 (newer, id) = (id, extent.older);
             }
         }
+        let mut counted = [0; 64];
         for &other in &self.others {
             let extent = table.get(other.2 as usize);
             let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
             let is_its = extent.filter(fits).is_some() && place(table, other.2) == other;
             ensure!(is_its => "{other:?} is said of {extent:?}");
             filed.push(other.2);
+            counted[other.0.ilog2() as usize] += 1;
         }
-        let mut counted = self.others_of;
-        for other in &self.others {
-            let count = &mut counted[other.0.ilog2() as usize];
-            *count = count.wrapping_sub(1);
-        }
-        ensure!(counted == [0; 64] => "{counted:?} others are counted and not there");
+        ensure!(counted == self.others_of => "{counted:?} others are there, not as counted");
         Ok(filed)
     }
 }
