@@ -97,15 +97,11 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     next_or(grant.map(|block| climb.cut(core, block)))
 }
 
-/// Takes a slot or the smallest hole of any stream, behind a wait for it.
+/// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory.
 pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    match core.config.reuse.device_wait {
-        true => take_waiting(climb, core),
-        false => NEXT,
+    if !climb.terms.pending {
+        return NEXT;
     }
-}
-
-fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
     if let Some(found) = slot.flatten() {
@@ -133,10 +129,7 @@ pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
-        return match climb.terms.pending {
-            true => take_waiting(climb, core),
-            false => NEXT,
-        };
+        return waiting(climb, core);
     };
     let steals = plan.steals(core.granule());
     if steals > 0 && std::mem::take(&mut climb.may_move) {
@@ -157,12 +150,11 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn
     if climb.terms.pending {
         return NEXT;
     }
-    let turn = take_waiting(climb, core)?;
-    if !matches!(turn, Turn::Then(_)) {
-        return Ok(turn);
-    }
     climb.terms.pending = true;
-    Ok(Turn::Then(Then::Look))
+    match waiting(climb, core)? {
+        Turn::Then(_) => Ok(Turn::Then(Then::Look)),
+        turn => Ok(turn),
+    }
 }
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
