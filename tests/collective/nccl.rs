@@ -267,6 +267,34 @@ fn a_communicator_that_is_never_complete_is_an_error_within_the_time_given() {
 }
 
 #[test]
+fn an_abort_does_not_wait_for_the_first_call_that_it_ends() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), 3 * PATIENCE).unwrap();
+    it.hold(true);
+    let ((tell, told), mut others) = (std::sync::mpsc::channel(), Vec::new());
+    for comm in ends {
+        let (tell, other) = (tell.clone(), comm.clone());
+        std::thread::spawn(move || {
+            let stream = comm.device().stream().unwrap();
+            let pool = warpool::Pool::new(comm.device(), warpool::PoolConfig::default()).unwrap();
+            let mut data = pool.alloc_zeroed::<f32>(&stream, 10).unwrap();
+            let queued = comm.on(&stream).all_reduce(&mut data, Op::Sum).run();
+            tell.send(queued.unwrap_err().to_string()).unwrap();
+        });
+        others.push(other);
+    }
+    it.wait_for("held up", 2);
+    for other in others {
+        std::thread::spawn(move || other.abort().unwrap());
+    }
+    for _ in 0..2 {
+        let words = told.recv_timeout(PATIENCE).expect("the call waits on");
+        assert!(words.contains("aborted it"), "{words}");
+    }
+    it.hold(false);
+}
+
+#[test]
 fn every_error_of_nccl_is_told_and_ends_the_communicator() {
     let Some(it) = StandIn::get() else { return };
     for call in ["ncclGroupStart", "ncclAllReduce", "ncclGroupEnd"] {

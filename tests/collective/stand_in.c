@@ -47,7 +47,10 @@ static int there(Comm *comm) {
 }
 
 /* Does not come back while a test holds calls up, as where a rank does not come. */
-static void held(void) { while (holding) usleep(1000); }
+static void held(void) {
+    if (holding) note("held up");
+    while (holding) usleep(1000);
+}
 
 /* ---- what tests ask for ---- */
 void stand_in_reset(void) { pthread_mutex_lock(&turn); notes[0] = failing[0] = 0; async_error = holding = apart = 0; pthread_mutex_unlock(&turn); }

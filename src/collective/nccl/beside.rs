@@ -19,7 +19,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::in_time::in_time;
 use super::library::MOST_BLOCKS;
 use super::{Handle, Nccl, State, abort};
 use crate::error::Result;
@@ -82,7 +81,7 @@ impl Nccl {
         // NCCL may wait for ever if a collective of the communicator is still running.
         if let Some(last) = state.last.upgrade() {
             let wait = move || last.synchronize();
-            let waited = in_time(&self.device, self.patience, wait, drop)?;
+            let waited = self.in_time(wait, drop)?;
             waited.unwrap_or_else(|| self.too_late(state, CALL))?;
         }
         let split = move || {
@@ -95,7 +94,7 @@ impl Nccl {
             (made, code)
         };
         let too_late = move |(made, _): (Handle, c_int)| _ = abort(library, made);
-        let Some((made, code)) = in_time(&self.device, self.patience, split, too_late)? else {
+        let Some((made, code)) = self.in_time(split, too_late)? else {
             return self.too_late(state, CALL);
         };
         library.ok(CALL, code).map(|()| made).inspect_err(|_| {

@@ -1,19 +1,24 @@
 //! Calls that may wait for other ranks, with a time limit.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::collective::end_of;
 use crate::device::Device;
 use crate::error::{Error, Result};
 
+/// The time between two looks at whether the result is still wanted.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// Runs `work` with the device's context on a new thread and returns its result; `None` if it takes longer
-/// than `patience`. It then continues, and its result is passed to `too_late`.
+/// than `patience`, or once it is not `wanted`. It then continues, and its result is passed to `too_late`.
 ///
 /// # Errors
 /// [`Error::Os`] if no thread can be started, or the work panicked; any error of the driver.
 pub(super) fn in_time<R: Send + 'static>(
     device: &Device,
     patience: Duration,
+    wanted: impl Fn() -> bool,
     work: impl FnOnce() -> R + Send + 'static,
     too_late: impl FnOnce(R) + Send + 'static,
 ) -> Result<Option<R>> {
@@ -51,10 +56,17 @@ pub(super) fn in_time<R: Send + 'static>(
         .name(String::from("warpool-nccl"))
         .spawn(its)
         .map_err(|error| failure(error.to_string()))?;
-    match take.recv_timeout(patience) {
-        Ok(done) => done.map(Some),
-        Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(failure(String::from("it panicked"))),
+    let deadline = end_of(patience);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match take.recv_timeout(left.min(LOOK)) {
+            Ok(done) => return done.map(Some),
+            Err(RecvTimeoutError::Timeout) if left.is_zero() || !wanted() => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(failure(String::from("it panicked")));
+            }
+        }
     }
 }
 
@@ -71,14 +83,16 @@ mod tests {
         let device = Device::host().unwrap();
         let (tell, told) = channel();
         let never = |_: i32| panic!("it came in time");
-        assert_eq!(in_time(&device, PATIENCE, || 5, never).unwrap(), Some(5));
+        let always = || true;
+        let given = in_time(&device, PATIENCE, always, || 5, never);
+        assert_eq!(given.unwrap(), Some(5));
         let (open, gate) = channel::<()>();
         let work = move || {
             let _ = gate.recv();
             7
         };
         let too_late = move |done: i32| tell.send(done).unwrap();
-        let given = in_time(&device, Duration::from_millis(5), work, too_late);
+        let given = in_time(&device, Duration::from_millis(5), always, work, too_late);
         assert_eq!(given.unwrap(), None);
         drop(open);
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 7);
@@ -88,7 +102,7 @@ mod tests {
     fn a_panic_is_an_error_at_once() {
         let device = Device::host().unwrap();
         let work = || -> i32 { panic!("of a test") };
-        let words = in_time(&device, PATIENCE, work, drop).unwrap_err();
+        let words = in_time(&device, PATIENCE, || true, work, drop).unwrap_err();
         assert!(words.to_string().contains("panicked"), "{words}");
     }
 }

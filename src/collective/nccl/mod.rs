@@ -184,7 +184,7 @@ impl Nccl {
             (comm, code)
         };
         let too_late = move |(comm, _): (Handle, c_int)| _ = abort(library, comm);
-        let made = in_time(&self.device, self.patience, make, too_late)?;
+        let made = self.in_time(make, too_late)?;
         let (comm, code) = made.ok_or_else(|| self.late(CALL))?;
         state.comm = comm;
         let made = library.ok(CALL, code);
@@ -209,8 +209,21 @@ impl Nccl {
         Err(Error::invalid("device", why))
     }
 
+    /// Runs `work` in the time given, and no longer than until the communicator is aborted: see [`in_time`].
+    fn in_time<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+        too_late: impl FnOnce(R) + Send + 'static,
+    ) -> Result<Option<R>> {
+        let wanted = || self.failed.get().is_none();
+        in_time(&self.device, self.patience, wanted, work, too_late)
+    }
+
     /// The error of a call that did not return in time.
     fn late(&self, call: &'static str) -> Error {
+        if let Some(failed) = self.failed.get() {
+            return failed.clone();
+        }
         let words = format!(
             "not all of {} ranks came within {:?}, says rank {}",
             self.size, self.patience, self.rank
@@ -253,7 +266,7 @@ impl Nccl {
         // SAFETY: the caller's requirement. A call that does not return in time is aborted below, and queues
         // nothing more.
         let queue = move || unsafe { group(library, comm, stream, &calls) };
-        let queued = in_time(&self.device, self.patience, queue, drop)?;
+        let queued = self.in_time(queue, drop)?;
         queued.unwrap_or_else(|| self.too_late(state, last))?;
         if state.connected.len() == MOST_KNOWN {
             state.connected.clear();
@@ -289,7 +302,7 @@ impl Nccl {
             // The handle is invalid from here on, even after an error.
             Ok(library.ok("ncclCommDestroy", code))
         };
-        match in_time(&self.device, self.patience, end, drop)? {
+        match self.in_time(end, drop)? {
             Some(Ok(destroyed)) => {
                 state.take();
                 destroyed.map(|()| true)
@@ -437,11 +450,11 @@ impl Transport for Nccl {
     }
 
     fn abort(&self) -> Result<()> {
+        // First, as it ends the wait of a call that has the lock.
+        let (call, words) = ("ncclCommAbort", format!("rank {} aborted it", self.rank));
+        let _ = self.failed.set(Error::Os { call, words });
         self.in_context(|end, state| {
             let code = end.give_up(state);
-            let words = format!("rank {} aborted it", end.rank);
-            let call = "ncclCommAbort";
-            let _ = end.failed.set(Error::Os { call, words });
             match code {
                 IN_PROGRESS => Ok(()),
                 code => end.nccl.ok(call, code),
