@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::block_table::{Marks, Table};
 use super::id::MovableId;
 use crate::compact::{Move, Mover};
-use crate::device::{Addr, Stream};
+use crate::device::{Addr, Stream, Timeline};
 use crate::error::{Error, Result};
 
 fn gone() -> Error {
@@ -170,49 +170,17 @@ impl Arrays {
         let timeline = Arc::clone(&mover.stream.core().timeline);
         while let Some(owed) = self.owed.front_mut() {
             owed.arrays.retain(|key| self.list.contains_key(key));
-            let mut places = Vec::with_capacity(owed.arrays.len());
-            for key in &owed.arrays {
-                let array = &self.list[key];
-                places.push(match array.place {
-                    Place::Fixed(addr) => {
-                        array.uses.wait_on(&timeline)?;
-                        (addr, array.slots)
-                    }
-                    Place::Block(id) => {
-                        // A block freed under a hold exists until the hold ends.
-                        let entry = table.place(id).ok_or_else(gone)?;
-                        entry.ready.wait_on(&timeline)?;
-                        entry.uses.wait_on(&timeline)?;
-                        let (addr, bytes) = entry
-                            .block
-                            .as_ref()
-                            .map_or((0, 0), |b| (b.addr(), b.bytes()));
-                        (addr, array.slots.min(bytes / SLOT_BYTES))
-                    }
-                });
-            }
-            let mut made = 0;
+            let arrays = owed.arrays.iter().map(|key| &self.list[key]);
+            let places: Result<Vec<_>> = arrays.map(|it| it.wait_for(table, &timeline)).collect();
+            let (places, mut made) = (places?, 0);
             // SAFETY: the caller that registered a fixed array guarantees that it exists until it
             // is unregistered; one in a block exists until the block is freed. The stream waits for
             // the work that uses them.
             let patched = unsafe { mover.patch(&owed.ranges, places.into_iter(), || made += 1) };
             for key in owed.arrays.drain(..made) {
-                let Some(array) = self.list.get_mut(&key) else {
-                    continue;
-                };
-                let ready = match array.place {
-                    Place::Fixed(_) => {
-                        array.uses = Marks::default();
-                        &mut array.ready
-                    }
-                    Place::Block(id) => {
-                        let entry = table.place(id).ok_or_else(gone)?;
-                        entry.copied = entry.copied.map(|_| false);
-                        entry.written(&timeline, timeline.open_tick(), false);
-                        &mut entry.ready
-                    }
-                };
-                ready.note(&timeline, timeline.open_tick());
+                if let Some(array) = self.list.get_mut(&key) {
+                    array.patched(table, &timeline)?;
+                }
             }
             patched?;
             self.owed.pop_front();
@@ -222,6 +190,42 @@ impl Arrays {
 }
 
 impl Array {
+    /// Makes the stream of `timeline` wait for all work on the array; returns its address and slots.
+    fn wait_for(&self, table: &mut Table, timeline: &Timeline) -> Result<(Addr, u64)> {
+        let id = match self.place {
+            Place::Fixed(addr) => {
+                self.uses.wait_on(timeline)?;
+                return Ok((addr, self.slots));
+            }
+            Place::Block(id) => id,
+        };
+        // A block freed under a hold exists until the hold ends.
+        let entry = table.place(id).ok_or_else(gone)?;
+        entry.ready.wait_on(timeline)?;
+        entry.uses.wait_on(timeline)?;
+        let block = entry.block.as_ref();
+        let (addr, bytes) = block.map_or((0, 0), |it| (it.addr(), it.bytes()));
+        Ok((addr, self.slots.min(bytes / SLOT_BYTES)))
+    }
+
+    /// Has later work on the array wait for the update that the stream of `timeline` has queued.
+    fn patched(&mut self, table: &mut Table, timeline: &Arc<Timeline>) -> Result<()> {
+        let ready = match self.place {
+            Place::Fixed(_) => {
+                self.uses = Marks::default();
+                &mut self.ready
+            }
+            Place::Block(id) => {
+                let entry = table.place(id).ok_or_else(gone)?;
+                entry.copied = entry.copied.map(|_| false);
+                entry.written(timeline, timeline.open_tick(), false);
+                &mut entry.ready
+            }
+        };
+        ready.note(timeline, timeline.open_tick());
+        Ok(())
+    }
+
     /// Counts a hold; returns what the stream has to wait for.
     pub(super) fn hold(&mut self, stream: &Stream) -> Marks {
         self.holds += 1;
