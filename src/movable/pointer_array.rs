@@ -78,7 +78,8 @@ impl PointerArray {
     }
 
     /// Ends the registration in the order of `stream`, which waits on the device for the last update.
-    /// Dropping the array instead waits on the host; in a host call, which may not, it waits for nothing.
+    /// Dropping the array instead waits on the host; in a host call, which may not, it waits for nothing. The last
+    /// update may then run still.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; any error of the driver. If a
@@ -96,6 +97,7 @@ impl Drop for PointerArray {
     fn drop(&mut self) {
         // A failed update is reported only by `unregister`.
         let (ready, _) = self.registry.unregister(self.key);
+        // Memory at a fixed address is the application's, so it cannot be kept until another thread has waited.
         if !is_running() {
             ready.wait_here();
         }
