@@ -38,8 +38,10 @@
 //! ```
 
 mod address_table;
+mod attachment;
 mod block_table;
 mod callback;
+mod hold;
 mod id;
 mod pass;
 mod pointer_array;
@@ -61,11 +63,12 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 pub use address_table::AddressTable;
+use attachment::{Attachment, with_room};
 pub use callback::Relocation;
 pub use id::MovableId;
 pub use pass::Pass;
 pub use pointer_array::{PointerArray, ResidentPointers};
-use registry::{Attachment, Registry, with_room};
+use registry::Registry;
 pub use resident::{Resident, ResidentId, ResidentMut};
 pub(crate) use shelf::{Shelf, Shelved};
 #[doc(hidden)]

@@ -2,28 +2,21 @@
 //!
 //! Lock order: registry, core, lane. The application's callbacks are called without any lock.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::block_table::{Marks, Moving, Table};
 use super::callback::{Calls, Relocation};
 use super::id::MovableId;
-use super::pointers::{Arrays, Place};
+use super::pointers::Arrays;
 use super::shelf::{Away, Spilling};
 use super::step_log::{Log, StepRecord, finish};
 use super::words::Words;
-use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
-use crate::device::{
-    AccessLog, Addr, Awake, Device, GraphRecord, Kept, Queueing, Recorder, Stream, Timeline,
-    beside, is_running, lock,
-};
+use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Planner, layout_with};
+use crate::device::{AccessLog, Addr, Awake, Device, Queueing, Stream, beside, is_running, lock};
 use crate::error::{Error, Result};
-use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
+use crate::pool::{Block, Shared, Spilled, UNIT};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, MutexGuard, try_lock};
-
-/// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
-const COMPACTION_RANK: u8 = 100;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Attempts at bringing a block back for one hold or resize. The request for host memory, or the block's own
 /// callback, may spill it again each time.
@@ -38,7 +31,7 @@ pub(super) struct State {
     /// The address table in device memory, once it was asked for.
     pub(super) words: Option<Words>,
     /// The uses of guards while the address table exists: their work may read it.
-    readers: Marks,
+    pub(super) readers: Marks,
     pub(super) planner: Planner,
     /// The rest of the last step's plan.
     pub(super) kept: Option<KeptPlan>,
@@ -68,117 +61,9 @@ pub(crate) struct Registry {
     pub(super) state: Mutex<State>,
 }
 
-/// A [`Registry`] as the pool keeps it. It is made with the pool's first movable block; until then this keeps
-/// its settings. So asking what compaction would do allocates nothing on the device and changes nothing.
-#[derive(Default)]
-pub(super) struct Attachment(Mutex<Attach>);
-
-#[derive(Default)]
-struct Attach {
-    registry: Option<Arc<Registry>>,
-    planner: Option<Planner>,
-    log: bool,
-}
-
-impl Attached for Attachment {
-    fn pool_closed(&self) {
-        // The pool's blocks keep the parts of the registry that they need.
-        let registry = lock(&self.0).registry.take();
-        drop(registry);
-    }
-
-    fn make_room(&self, bytes: u64, handles: u64) -> bool {
-        let registry = lock(&self.0).registry.clone();
-        registry.is_some_and(|registry| registry.make_room(bytes, handles))
-    }
-
-    fn homes(&self) -> HashMap<u64, u64> {
-        let registry = try_lock(&self.0).and_then(|state| state.registry.clone());
-        let state = registry
-            .as_ref()
-            .and_then(|registry| try_lock(&registry.state));
-        state.map_or_else(HashMap::new, |state| state.table.homes())
-    }
-}
-
-/// Owners that let no block move.
-struct Immovable;
-
-impl Owners for Immovable {
-    fn may_move(&self, _: u64) -> bool {
-        false
-    }
-
-    fn uses(&self, _: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
-        Ok(())
-    }
-
-    fn moved(&mut self, _: &[compact::Move], _: &[u32], _: u64) {}
-}
-
-impl Attachment {
-    pub(super) fn of(pool: &Pool) -> Result<Arc<Self>> {
-        let attached = pool.shared().attached(|| Arc::new(Self::default()));
-        attached.ok_or_else(|| Error::invalid("pool", "it has another layer attached"))
-    }
-
-    pub(super) fn record_steps(&self, on: bool) {
-        let mut state = lock(&self.0);
-        state.log = on;
-        if let Some(registry) = &state.registry {
-            registry.record_steps(on);
-        }
-    }
-
-    pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {
-        let registry = lock(&self.0).registry.clone();
-        registry.map_or(Ok(Vec::new()), |registry| registry.take_steps())
-    }
-
-    pub(super) fn set_planner(&self, planner: Planner) {
-        let mut state = lock(&self.0);
-        if let Some(registry) = &state.registry {
-            registry.set_planner(planner.clone());
-        }
-        state.planner = Some(planner);
-    }
-
-    /// The pool's present memory, as the planner's input.
-    pub(super) fn layout(&self, pool: &Pool) -> Layout {
-        let registry = lock(&self.0).registry.clone();
-        match registry {
-            Some(registry) => registry.layout(pool.shared()),
-            None => (pool.shared()).look(|core, cached| layout_with(core, &Immovable, &cached)),
-        }
-    }
-
-    pub(super) fn plan(&self, pool: &Pool, goal: &Goal) -> Option<Plan> {
-        let layout = self.layout(pool);
-        let planner = {
-            let state = lock(&self.0);
-            match &state.registry {
-                Some(registry) => lock(&registry.state).planner.clone(),
-                None => state.planner.clone().unwrap_or_default(),
-            }
-        };
-        planner.plan(&layout, &in_units(goal))
-    }
-}
-
 impl Registry {
-    /// The registry of `pool`; makes it if there is none.
-    pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
-        with_room(pool, true, || Self::found(pool))
-    }
-
-    fn found(pool: &Pool) -> Result<Arc<Self>> {
-        let shared = pool.shared();
-        let attachment = Attachment::of(pool)?;
-        let mut attached = lock(&attachment.0);
-        if let Some(registry) = &attached.registry {
-            return Ok(Arc::clone(registry));
-        }
-        let registry = Arc::new(Self {
+    pub(super) fn new(shared: &Arc<Shared>, planner: Planner, log: bool) -> Result<Self> {
+        Ok(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
             awake: Arc::clone(&shared.awake),
@@ -189,10 +74,10 @@ impl Registry {
                 arrays: Arrays::default(),
                 words: None,
                 readers: Marks::default(),
-                planner: attached.planner.clone().unwrap_or_default(),
+                planner,
                 kept: None,
                 mover: Mover::new(&shared.device, &shared.overhead)?,
-                log: attached.log.then(Log::default),
+                log: log.then(Log::default),
                 spilling: None,
                 awaited: 0,
                 emptied: Vec::new(),
@@ -200,15 +85,7 @@ impl Registry {
                 relocations: 0,
                 listeners: 0,
             }),
-        });
-        let step = Arc::downgrade(&registry);
-        let relieve = move |pressure: &Pressure| {
-            step.upgrade()
-                .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
-        };
-        shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
-        attached.registry = Some(Arc::clone(&registry));
-        Ok(registry)
+        })
     }
 
     pub(super) fn shared(&self) -> Result<Arc<Shared>> {
@@ -315,171 +192,6 @@ impl Registry {
         Err(self.shared()?.out_of_memory(bytes))
     }
 
-    /// Holds a block for `stream`; returns its address and bytes.
-    pub(crate) fn hold(self: &Arc<Self>, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
-        self.check_stream(stream)?;
-        self.awake.check()?;
-        let mut state = self.here(id)?;
-        if state.is_behind(id)? && state.mover.backlog().is_some() {
-            drop(state);
-            self.wait_for_room();
-            state = self.here(id)?;
-        }
-        let _queueing = Queueing::begin(&stream.core().timeline);
-        self.awake.check()?;
-        if state.is_behind(id)? {
-            state.settle()?;
-        }
-        state.holds += 1;
-        let now = state.holds;
-        let entry = state.table.entry(id)?;
-        entry.held_at = now;
-        let block = entry.block.as_ref();
-        let held = block
-            .map(|block| (block.addr(), block.bytes()))
-            .ok_or_else(|| Error::invalid("id", "it was freed"))?;
-        entry.holds += 1;
-        let ready = entry.ready.lacking(&stream.core().timeline);
-        drop(state);
-        // Not under the lock: the driver may block the caller if the stream has much queued. The hold keeps the
-        // block in place.
-        if !seeded!("use-after-move")
-            && let Err(error) = ready.wait_on(&stream.core().timeline)
-        {
-            self.let_go(id, stream);
-            return Err(error);
-        }
-        Ok(held)
-    }
-
-    /// Ends a hold of the block for `stream`.
-    pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
-        let own = stream.recorder().map(|it| Arc::clone(it.record()));
-        self.let_go_of(id, stream, own.as_slice());
-    }
-
-    /// The same as [`Registry::let_go`], for a hold whose work these captures recorded. Their
-    /// graphs may be gone.
-    pub(super) fn let_go_of(
-        self: &Arc<Self>,
-        id: MovableId,
-        stream: &Stream,
-        graphs: &[Arc<GraphRecord>],
-    ) {
-        self.hold_for_graphs(id);
-        let captures: Vec<Arc<Recorder>> = graphs.iter().filter_map(|it| it.recorder()).collect();
-        let doomed = {
-            let mut state = lock(&self.state);
-            let timeline = &stream.core().timeline;
-            // Under capture, the work before the capture has a mark; captured work has none.
-            let tick = timeline.queued_tick();
-            if state.words.is_some() {
-                state.readers.note(timeline, tick);
-            }
-            let Some(entry) = state.table.place(id) else {
-                return;
-            };
-            entry.holds = entry.holds.saturating_sub(1) * u64::from(!seeded!("pin-dropped-early"));
-            // Captured work has the address: each graph takes over a hold.
-            entry.holds += captures.len() as u64;
-            if !seeded!("last-use-forgotten") || entry.holds > 0 {
-                entry.uses.note(timeline, tick);
-                for (timeline, tick) in graphs.iter().filter_map(|it| it.last()) {
-                    entry.uses.note(&timeline, tick);
-                }
-                entry.note_typed_uses();
-            }
-            entry.doomed && entry.holds == 0
-        };
-        for recorder in captures {
-            let registry = Arc::clone(self);
-            recorder.keep(Box::new(GraphHold { registry, id }));
-        }
-        if doomed {
-            // Freeing fails only for a stream that the caller passes; there is none here.
-            let registry = Arc::clone(self);
-            beside(move || _ = registry.free(id, None));
-        }
-    }
-
-    /// Adds a hold for each graph that captured work on views of the block, once per graph.
-    fn hold_for_graphs(self: &Arc<Self>, id: MovableId) {
-        let graphs = {
-            let mut state = lock(&self.state);
-            let Some(entry) = state.table.place(id) else {
-                return;
-            };
-            let graphs = entry.log.as_ref().map(|log| log.graphs_to_hold());
-            let graphs = graphs.unwrap_or_default();
-            entry.holds += graphs.len() as u64;
-            graphs
-        };
-        for graph in graphs {
-            let registry = Arc::clone(self);
-            graph.keep(Box::new(GraphHold { registry, id }));
-        }
-    }
-
-    /// Holds an array; returns its address, and the block that it lies in.
-    pub(super) fn hold_pointers(
-        self: &Arc<Self>,
-        key: u64,
-        stream: &Stream,
-    ) -> Result<(Addr, Option<MovableId>)> {
-        self.check_stream(stream)?;
-        if stream.recorder().is_some() {
-            return Err(Error::invalid(
-                "stream",
-                "it is being captured, and a graph would read pointers while they are rewritten: hold the blocks that they point to",
-            ));
-        }
-        let mut state = lock(&self.state);
-        if state.arrays.is_behind() {
-            self.settle(&mut state)?;
-        }
-        let array = state.arrays.get(key)?;
-        let addr = match array.place {
-            Place::Fixed(addr) => addr,
-            Place::Block(id) => {
-                drop(state);
-                return self.hold(id, stream).map(|(addr, _)| (addr, Some(id)));
-            }
-        };
-        let ready = array.hold(stream);
-        drop(state);
-        // Not under the lock, as in `hold`.
-        let waited = ready.wait_on(&stream.core().timeline);
-        waited.inspect_err(|_| self.let_go_of_pointers(key, None, stream))?;
-        Ok((addr, None))
-    }
-
-    /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
-    /// its memory.
-    fn settle(&self, state: &mut State) -> Result<()> {
-        let timeline = Arc::clone(&state.mover.stream.core().timeline);
-        let _queueing = Queueing::begin(&timeline);
-        if state.arrays.is_behind() {
-            self.awake.check()?;
-        }
-        state.settle()
-    }
-
-    /// Ends a hold of an array, and of the block that it lies in. That block may be freed and its array removed by
-    /// now.
-    pub(super) fn let_go_of_pointers(
-        self: &Arc<Self>,
-        key: u64,
-        block: Option<MovableId>,
-        stream: &Stream,
-    ) {
-        if let Some(id) = block {
-            return self.let_go(id, stream);
-        }
-        if let Ok(array) = lock(&self.state).arrays.get(key) {
-            array.let_go(stream);
-        }
-    }
-
     /// Ends a registration. Returns the work to wait for before the array's memory is used again, and the
     /// result of pending updates.
     pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
@@ -542,45 +254,12 @@ impl Registry {
     }
 
     /// The pool's present memory, as the planner's input.
-    fn layout(&self, shared: &Shared) -> Layout {
+    pub(super) fn layout(&self, shared: &Shared) -> Layout {
         let mut state = lock(&self.state);
         let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
         let moving = Moving { table, mover };
         shared.look(|core, cached| layout_with(core, &moving, &cached))
-    }
-}
-
-/// Calls `make`, which allocates device memory beside the pool. While it fails for want of memory, the pool and the
-/// other parts of the crate release idle memory; then, if `helped`, the steps of the out-of-memory ladder run.
-pub(super) fn with_room<T>(
-    pool: &Pool,
-    helped: bool,
-    mut make: impl FnMut() -> Result<T>,
-) -> Result<T> {
-    loop {
-        match make() {
-            Err(error) if error.is_device_exhausted() => {}
-            outcome => return outcome,
-        }
-        let (shared, granule) = (pool.shared(), pool.device().info().granule);
-        let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
-        let has_room = is_idle || helped && shared.relieve(0, granule, true);
-        if !has_room {
-            return Err(shared.out_of_memory(granule));
-        }
-    }
-}
-
-/// A hold of a block by a graph.
-struct GraphHold {
-    registry: Arc<Registry>,
-    id: MovableId,
-}
-
-impl Kept for GraphHold {
-    fn release(self: Box<Self>, gate: &Stream) {
-        self.registry.let_go(self.id, gate);
     }
 }
 
@@ -603,11 +282,6 @@ impl Drop for Registry {
 }
 
 impl State {
-    /// Whether updates are pending that a hold of the block needs.
-    fn is_behind(&mut self, id: MovableId) -> Result<bool> {
-        Ok(self.table.entry(id)?.stale_word || self.arrays.is_behind())
-    }
-
     /// Brings the registered arrays and the address table up to date with all moves.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.arrays.settle(&mut self.table, &mut self.mover)?;

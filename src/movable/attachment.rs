@@ -1,0 +1,158 @@
+//! What the pool keeps of its movable memory: the registry, once there is one, and settings for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::registry::{Registry, in_units};
+use super::step_log::StepRecord;
+use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
+use crate::device::{Timeline, lock};
+use crate::error::{Error, Result};
+use crate::pool::{Attached, Pool, Pressure, Relief};
+use crate::sync::{Mutex, try_lock};
+
+/// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
+const COMPACTION_RANK: u8 = 100;
+
+/// A [`Registry`] as the pool keeps it. It is made with the pool's first movable block; until then this keeps
+/// its settings. So asking what compaction would do allocates nothing on the device and changes nothing.
+#[derive(Default)]
+pub(super) struct Attachment(Mutex<Attach>);
+
+#[derive(Default)]
+struct Attach {
+    registry: Option<Arc<Registry>>,
+    planner: Option<Planner>,
+    log: bool,
+}
+
+impl Attached for Attachment {
+    fn pool_closed(&self) {
+        // The pool's blocks keep the parts of the registry that they need.
+        let registry = lock(&self.0).registry.take();
+        drop(registry);
+    }
+
+    fn make_room(&self, bytes: u64, handles: u64) -> bool {
+        let registry = lock(&self.0).registry.clone();
+        registry.is_some_and(|registry| registry.make_room(bytes, handles))
+    }
+
+    fn homes(&self) -> HashMap<u64, u64> {
+        let registry = try_lock(&self.0).and_then(|state| state.registry.clone());
+        let state = registry
+            .as_ref()
+            .and_then(|registry| try_lock(&registry.state));
+        state.map_or_else(HashMap::new, |state| state.table.homes())
+    }
+}
+
+/// Owners that let no block move.
+struct Immovable;
+
+impl Owners for Immovable {
+    fn may_move(&self, _: u64) -> bool {
+        false
+    }
+
+    fn uses(&self, _: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn moved(&mut self, _: &[compact::Move], _: &[u32], _: u64) {}
+}
+
+impl Attachment {
+    pub(super) fn of(pool: &Pool) -> Result<Arc<Self>> {
+        let attached = pool.shared().attached(|| Arc::new(Self::default()));
+        attached.ok_or_else(|| Error::invalid("pool", "it has another layer attached"))
+    }
+
+    pub(super) fn record_steps(&self, on: bool) {
+        let mut state = lock(&self.0);
+        state.log = on;
+        if let Some(registry) = &state.registry {
+            registry.record_steps(on);
+        }
+    }
+
+    pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {
+        let registry = lock(&self.0).registry.clone();
+        registry.map_or(Ok(Vec::new()), |registry| registry.take_steps())
+    }
+
+    pub(super) fn set_planner(&self, planner: Planner) {
+        let mut state = lock(&self.0);
+        if let Some(registry) = &state.registry {
+            registry.set_planner(planner.clone());
+        }
+        state.planner = Some(planner);
+    }
+
+    /// The pool's present memory, as the planner's input.
+    pub(super) fn layout(&self, pool: &Pool) -> Layout {
+        let registry = lock(&self.0).registry.clone();
+        match registry {
+            Some(registry) => registry.layout(pool.shared()),
+            None => (pool.shared()).look(|core, cached| layout_with(core, &Immovable, &cached)),
+        }
+    }
+
+    pub(super) fn plan(&self, pool: &Pool, goal: &Goal) -> Option<Plan> {
+        let layout = self.layout(pool);
+        let planner = {
+            let state = lock(&self.0);
+            match &state.registry {
+                Some(registry) => lock(&registry.state).planner.clone(),
+                None => state.planner.clone().unwrap_or_default(),
+            }
+        };
+        planner.plan(&layout, &in_units(goal))
+    }
+}
+impl Registry {
+    /// The registry of `pool`; makes it if there is none.
+    pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
+        with_room(pool, true, || Self::found(pool))
+    }
+
+    fn found(pool: &Pool) -> Result<Arc<Self>> {
+        let shared = pool.shared();
+        let attachment = Attachment::of(pool)?;
+        let mut attached = lock(&attachment.0);
+        if let Some(registry) = &attached.registry {
+            return Ok(Arc::clone(registry));
+        }
+        let planner = attached.planner.clone().unwrap_or_default();
+        let registry = Arc::new(Self::new(shared, planner, attached.log)?);
+        let step = Arc::downgrade(&registry);
+        let relieve = move |pressure: &Pressure| {
+            step.upgrade()
+                .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
+        };
+        shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
+        attached.registry = Some(Arc::clone(&registry));
+        Ok(registry)
+    }
+}
+
+/// Calls `make`, which allocates device memory beside the pool. While it fails for want of memory, the pool and the
+/// other parts of the crate release idle memory; then, if `helped`, the steps of the out-of-memory ladder run.
+pub(super) fn with_room<T>(
+    pool: &Pool,
+    helped: bool,
+    mut make: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        match make() {
+            Err(error) if error.is_device_exhausted() => {}
+            outcome => return outcome,
+        }
+        let (shared, granule) = (pool.shared(), pool.device().info().granule);
+        let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
+        let has_room = is_idle || helped && shared.relieve(0, granule, true);
+        if !has_room {
+            return Err(shared.out_of_memory(granule));
+        }
+    }
+}

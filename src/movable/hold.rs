@@ -1,0 +1,196 @@
+//! Holds: a block or an array of pointers stays at its address while work on it is being queued.
+
+use std::sync::Arc;
+
+use super::id::MovableId;
+use super::pointers::Place;
+use super::registry::{Registry, State};
+use crate::device::{Addr, GraphRecord, Kept, Queueing, Recorder, Stream, beside, lock};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+
+impl Registry {
+    /// Holds a block for `stream`; returns its address and bytes.
+    pub(crate) fn hold(self: &Arc<Self>, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
+        self.check_stream(stream)?;
+        self.awake.check()?;
+        let mut state = self.here(id)?;
+        if state.is_behind(id)? && state.mover.backlog().is_some() {
+            drop(state);
+            self.wait_for_room();
+            state = self.here(id)?;
+        }
+        let _queueing = Queueing::begin(&stream.core().timeline);
+        self.awake.check()?;
+        if state.is_behind(id)? {
+            state.settle()?;
+        }
+        state.holds += 1;
+        let now = state.holds;
+        let entry = state.table.entry(id)?;
+        entry.held_at = now;
+        let block = entry.block.as_ref();
+        let held = block
+            .map(|block| (block.addr(), block.bytes()))
+            .ok_or_else(|| Error::invalid("id", "it was freed"))?;
+        entry.holds += 1;
+        let ready = entry.ready.lacking(&stream.core().timeline);
+        drop(state);
+        // Not under the lock: the driver may block the caller if the stream has much queued. The hold keeps the
+        // block in place.
+        if !seeded!("use-after-move")
+            && let Err(error) = ready.wait_on(&stream.core().timeline)
+        {
+            self.let_go(id, stream);
+            return Err(error);
+        }
+        Ok(held)
+    }
+
+    /// Ends a hold of the block for `stream`.
+    pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        let own = stream.recorder().map(|it| Arc::clone(it.record()));
+        self.let_go_of(id, stream, own.as_slice());
+    }
+
+    /// The same as [`Registry::let_go`], for a hold whose work these captures recorded. Their
+    /// graphs may be gone.
+    pub(super) fn let_go_of(
+        self: &Arc<Self>,
+        id: MovableId,
+        stream: &Stream,
+        graphs: &[Arc<GraphRecord>],
+    ) {
+        self.hold_for_graphs(id);
+        let captures: Vec<Arc<Recorder>> = graphs.iter().filter_map(|it| it.recorder()).collect();
+        let doomed = {
+            let mut state = lock(&self.state);
+            let timeline = &stream.core().timeline;
+            // Under capture, the work before the capture has a mark; captured work has none.
+            let tick = timeline.queued_tick();
+            if state.words.is_some() {
+                state.readers.note(timeline, tick);
+            }
+            let Some(entry) = state.table.place(id) else {
+                return;
+            };
+            entry.holds = entry.holds.saturating_sub(1) * u64::from(!seeded!("pin-dropped-early"));
+            // Captured work has the address: each graph takes over a hold.
+            entry.holds += captures.len() as u64;
+            if !seeded!("last-use-forgotten") || entry.holds > 0 {
+                entry.uses.note(timeline, tick);
+                for (timeline, tick) in graphs.iter().filter_map(|it| it.last()) {
+                    entry.uses.note(&timeline, tick);
+                }
+                entry.note_typed_uses();
+            }
+            entry.doomed && entry.holds == 0
+        };
+        for recorder in captures {
+            let registry = Arc::clone(self);
+            recorder.keep(Box::new(GraphHold { registry, id }));
+        }
+        if doomed {
+            // Freeing fails only for a stream that the caller passes; there is none here.
+            let registry = Arc::clone(self);
+            beside(move || _ = registry.free(id, None));
+        }
+    }
+
+    /// Adds a hold for each graph that captured work on views of the block, once per graph.
+    fn hold_for_graphs(self: &Arc<Self>, id: MovableId) {
+        let graphs = {
+            let mut state = lock(&self.state);
+            let Some(entry) = state.table.place(id) else {
+                return;
+            };
+            let graphs = entry.log.as_ref().map(|log| log.graphs_to_hold());
+            let graphs = graphs.unwrap_or_default();
+            entry.holds += graphs.len() as u64;
+            graphs
+        };
+        for graph in graphs {
+            let registry = Arc::clone(self);
+            graph.keep(Box::new(GraphHold { registry, id }));
+        }
+    }
+
+    /// Holds an array; returns its address, and the block that it lies in.
+    pub(super) fn hold_pointers(
+        self: &Arc<Self>,
+        key: u64,
+        stream: &Stream,
+    ) -> Result<(Addr, Option<MovableId>)> {
+        self.check_stream(stream)?;
+        if stream.recorder().is_some() {
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured, and a graph would read pointers while they are rewritten: hold the blocks that they point to",
+            ));
+        }
+        let mut state = lock(&self.state);
+        if state.arrays.is_behind() {
+            self.settle(&mut state)?;
+        }
+        let array = state.arrays.get(key)?;
+        let addr = match array.place {
+            Place::Fixed(addr) => addr,
+            Place::Block(id) => {
+                drop(state);
+                return self.hold(id, stream).map(|(addr, _)| (addr, Some(id)));
+            }
+        };
+        let ready = array.hold(stream);
+        drop(state);
+        // Not under the lock, as in `hold`.
+        let waited = ready.wait_on(&stream.core().timeline);
+        waited.inspect_err(|_| self.let_go_of_pointers(key, None, stream))?;
+        Ok((addr, None))
+    }
+
+    /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
+    /// its memory.
+    pub(super) fn settle(&self, state: &mut State) -> Result<()> {
+        let timeline = Arc::clone(&state.mover.stream.core().timeline);
+        let _queueing = Queueing::begin(&timeline);
+        if state.arrays.is_behind() {
+            self.awake.check()?;
+        }
+        state.settle()
+    }
+
+    /// Ends a hold of an array, and of the block that it lies in. That block may be freed and its array removed by
+    /// now.
+    pub(super) fn let_go_of_pointers(
+        self: &Arc<Self>,
+        key: u64,
+        block: Option<MovableId>,
+        stream: &Stream,
+    ) {
+        if let Some(id) = block {
+            return self.let_go(id, stream);
+        }
+        if let Ok(array) = lock(&self.state).arrays.get(key) {
+            array.let_go(stream);
+        }
+    }
+}
+
+impl State {
+    /// Whether updates are pending that a hold of the block needs.
+    fn is_behind(&mut self, id: MovableId) -> Result<bool> {
+        Ok(self.table.entry(id)?.stale_word || self.arrays.is_behind())
+    }
+}
+
+/// A hold of a block by a graph.
+struct GraphHold {
+    registry: Arc<Registry>,
+    id: MovableId,
+}
+
+impl Kept for GraphHold {
+    fn release(self: Box<Self>, gate: &Stream) {
+        self.registry.let_go(self.id, gate);
+    }
+}
