@@ -269,9 +269,16 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own stream. What the
-    /// driver said to a wait for a declared use; the host then waits instead.
+    /// driver said to a wait for a declared use; the host then waits instead. In a host call, another thread frees it.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
         if stream.id() == self.stream_id() {
+            return Ok(());
+        }
+        if is_running() {
+            self.lane().shared.refuse_other_device(stream)?;
+            let stream = stream.clone();
+            // Its waits call the driver, and ask for locks.
+            beside(move || _ = self.free_on(&stream));
             return Ok(());
         }
         let Some(lane) = nearby(&self.lane().shared, stream)? else {

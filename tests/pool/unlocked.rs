@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::Gate;
 use crate::common::watched::Watched;
+use crate::common::{BackendOf, Gate};
 use warpool::compact::Goal;
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
@@ -203,4 +203,48 @@ fn others_are_served_while_streams_are_recorded_for_a_step_of_compaction() {
         assert!(world.pool.compact(&Goal::Full).unwrap().bytes > 0);
     });
     gate.open();
+}
+
+#[test]
+fn a_host_call_frees_into_a_full_cache_while_another_thread_is_at_the_driver() {
+    for elsewhere in [false, true] {
+        let world = World::of(6);
+        let words = world.granule as usize / 8;
+        let alloc = || world.pool.alloc_movable::<u64>(&world.stream, words);
+        let [low, _high] = [(); 2].map(|()| alloc().unwrap());
+        let [home, other] = [(); 2].map(|()| world.pool.device().stream().unwrap());
+        // The cache has room for one.
+        let blocks = [(); 2].map(|()| world.pool.alloc(&home, 8192).unwrap());
+        drop(low);
+        let before = world.pool.stats().blocks.current;
+        let ((go, begin), (tell, told)) = (mpsc::channel::<()>(), mpsc::channel());
+        let its = other.clone();
+        let work = move || {
+            let _ = begin.recv();
+            for block in blocks {
+                match elsewhere {
+                    true => block.free_on(&its).unwrap(),
+                    false => drop(block),
+                }
+            }
+            let _ = tell.send(());
+        };
+        let backend = world.pool.device().backend();
+        backend.host_call(home.raw(), Box::new(work)).unwrap();
+        let freed = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&freed);
+        world.watched.after("before_copy_in", move || {
+            drop(go);
+            its.store(told.recv_timeout(LONG).is_ok(), Ordering::Relaxed);
+        });
+        assert!(world.pool.compact(&Goal::Full).unwrap().bytes > 0);
+        assert!(world.watched.was_hooked(), "nothing is uploaded");
+        assert!(freed.load(Ordering::Relaxed), "it waits for the lock");
+        let begun = std::time::Instant::now();
+        while world.pool.stats().blocks.current + 2 > before {
+            assert!(begun.elapsed() < 4 * LONG, "it is never freed");
+            std::thread::yield_now();
+        }
+        world.pool.check_invariants().unwrap();
+    }
 }

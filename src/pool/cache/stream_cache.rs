@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::device::{Addr, StreamCore, beside, lock};
+use crate::device::{Addr, StreamCore, beside, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, StreamIndex, UNIT};
@@ -338,6 +338,25 @@ impl Lane {
         fits && !state.cache.is_full() && !state.aside
     }
 
+    /// The core, for a free; `None` in a host call where another thread has it, which the driver may keep until the
+    /// call has run.
+    fn lock_to_free(&self, home: &Self) -> Option<CoreGuard<'_>> {
+        match is_running() && std::ptr::eq(self, home) {
+            true => self.shared.core.try_lock(),
+            false => Some(self.shared.core.lock()),
+        }
+    }
+
+    /// Has another thread free a block of this lane, which it keeps alive until then.
+    fn free_late(&self, block: Cached, requested: u64) {
+        let extent = IdAndSlack::of(block.id, block.bytes, requested);
+        let late = ManuallyDrop::new(Block::unseen(self, block.addr, extent, requested));
+        beside(move || {
+            let lane = late.lane();
+            lane.free_by_core(latch(&lane.state), lane, block, requested);
+        });
+    }
+
     /// Frees a block of `home` if the cache is full, which is then emptied, or keeps nothing. All under the core's
     /// lock, so that a request sees all free memory. That lock keeps this lane alive, and the block keeps `home`.
     #[cold]
@@ -363,7 +382,9 @@ impl Lane {
         if has_room {
             return self.free_foreign(home, block, requested);
         }
-        let mut core = self.shared.core.lock();
+        let Some(mut core) = self.lock_to_free(home) else {
+            return self.free_late(block, requested);
+        };
         let mut state = latch(&self.state);
         if state.crowded == 0 {
             state.room = core.cache_room();
