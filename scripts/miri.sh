@@ -4,8 +4,9 @@
 #   scripts/miri.sh             all of them
 #   scripts/miri.sh FILTER...   the library's tests with these in their names
 #
-# Miri cannot call C, so nothing that opens a device runs: these are the heap, what plans, counters,
-# views, and traces and reports. Needs a nightly compiler with Miri:
+# Miri cannot call C. The host device is there a simulated one without bytes, so what needs contents,
+# kernels or the operating system does not run: these are the heap, what plans, counters, views, traces
+# and reports, and of the pool what reaches each of its unsafe blocks. Needs a nightly compiler with Miri:
 # rustup component add miri --toolchain nightly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +14,7 @@ parts=(
     heap:: pool::stats::counters pool::view
     compact::plan compact::budget compact::cycle
     observe::latency observe::report observe::trace sync::latch
+    lanes_of_a_closed_pool_are_there a_block_with_a_declared_use_is_freed
     # Opens a device.
     --skip a_download_of_more_than_the_host_can_hold
     # Minutes to hours each there: every bit of every word, a line of 64 KiB, many holes, very many moves.

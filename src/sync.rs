@@ -4,6 +4,9 @@
 //! shuttle` they are shuttle's, so that a test can run the same code under very many schedules.
 //! Reference counts stay the standard library's.
 
+use std::cell::UnsafeCell;
+use std::ops::Deref;
+
 #[cfg(not(shuttle))]
 #[cfg_attr(
     loom,
@@ -40,6 +43,30 @@ pub(crate) use std::thread_local;
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
+
+/// A value that may be dropped while a function that was given a reference to it still runs, on this thread or
+/// another. Such a reference has to hold until the function returns, but for what lies in a cell.
+#[repr(transparent)]
+pub(crate) struct Ending<T>(UnsafeCell<T>);
+
+// SAFETY: a reference to it gives shared references to the value, and nothing else.
+unsafe impl<T: Sync> Sync for Ending<T> {}
+
+impl<T> Ending<T> {
+    pub(crate) fn of(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+}
+
+impl<T> Deref for Ending<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: nothing has the value for itself while it is shared.
+        unsafe { &*self.0.get() }
+    }
+}
 
 /// Locks. Ignores a panic of another holder: the state behind the crate's locks is valid between
 /// calls.

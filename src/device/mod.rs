@@ -178,7 +178,7 @@ impl Device {
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the operating system refuses memory or threads.
     pub fn host() -> Result<Self> {
-        Ok(Self::from_backend(host::open(None)?))
+        Self::of_host(None)
     }
 
     /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. This may exceed
@@ -195,7 +195,16 @@ impl Device {
     /// # Errors
     /// See [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
     pub fn host_with_capacity(bytes: u64) -> Result<Self> {
-        Ok(Self::from_backend(host::open(Some(bytes))?))
+        Self::of_host(Some(bytes))
+    }
+
+    fn of_host(capacity: Option<u64>) -> Result<Self> {
+        // Miri calls no C: there the unit tests have a simulated device without bytes for the host.
+        if cfg!(all(test, miri)) {
+            let of_the_tests = sim::SimConfig::default().without_bytes();
+            return Self::sim(&of_the_tests.with_capacity(capacity.unwrap_or(1 << 36)));
+        }
+        Ok(Self::from_backend(host::open(capacity)?))
     }
 
     /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).

@@ -19,7 +19,7 @@ use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Tim
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
-use crate::sync::{AtomicI64, AtomicU64, Latch, Mutex};
+use crate::sync::{AtomicI64, AtomicU64, Ending, Latch, Mutex};
 
 /// Ranges of device memory as (address, bytes), ascending, with space between them.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
@@ -188,10 +188,13 @@ pub(crate) struct Others {
     pub(crate) elsewhere: Elsewhere,
 }
 
-/// A pool's side of one stream: see `cache::stream_cache`. The fields that its own threads read and write at each
-/// request come first, up to the cache's bins; then those that other threads read.
+/// A pool's side of one stream: see `cache::stream_cache`. The free of its last block ends it.
+pub(crate) type Lane = Ending<LaneParts>;
+
+/// The fields that its own threads read and write at each request come first, up to the cache's bins; then those that
+/// other threads read.
 #[repr(C, align(128))]
-pub(crate) struct Lane {
+pub(crate) struct LaneParts {
     pub(super) timeline: Arc<Timeline>,
     pub(super) slots: bool,
     /// See `observers`.

@@ -41,15 +41,21 @@ const YIELDS: u32 = 32;
 #[cfg(not(loom))]
 const NAP: Duration = Duration::from_micros(50);
 
-/// Whether the latch is locked.
-pub(crate) struct RawLatch(AtomicBool);
+pub(crate) struct RawLatch {
+    held: AtomicBool,
+    /// Up to what the latch guards: padding is in no cell (see [`Ending`](super::Ending)).
+    _rest: [std::sync::atomic::AtomicBool; 7],
+}
 
 // SAFETY: `lock`, and a `try_lock` that returns true, return after this thread's compare-and-swap
 // from false to true; only `unlock`, called by the holder, sets it to false again. Acquire and
 // release order the holders' accesses.
 #[cfg(not(loom))]
 unsafe impl RawMutex for RawLatch {
-    const INIT: Self = Self(AtomicBool::new(false));
+    const INIT: Self = Self {
+        held: AtomicBool::new(false),
+        _rest: [const { AtomicBool::new(false) }; 7],
+    };
 
     type GuardMarker = GuardNoSend;
 
@@ -83,18 +89,18 @@ impl RawLatch {
 
     #[inline]
     fn try_take(&self) -> bool {
-        self.0
+        self.held
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
     #[inline]
     fn give_back(&self) {
-        self.0.store(false, Ordering::Release);
+        self.held.store(false, Ordering::Release);
     }
 
     fn is_held(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.held.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -150,7 +156,10 @@ mod models {
 
     impl Guarded {
         fn new() -> Arc<Self> {
-            let latch = RawLatch(AtomicBool::new(false));
+            let latch = RawLatch {
+                held: AtomicBool::new(false),
+                _rest: Default::default(),
+            };
             Arc::new(Self(latch, UnsafeCell::new(0)))
         }
 

@@ -4,7 +4,8 @@
 //! instructions a pair. Instead the pool's books hold each lane. While a lane is in use, only its statistics count
 //! its blocks. When the stream or the pool has no handle any more, the lane is *retired*: it sets *outstanding* to
 //! the number of its live blocks, and marks the counter of frees on other lanes. From then on each free takes one
-//! from outstanding. The free that takes the last one ends the lane.
+//! from outstanding. The free that takes the last one ends the lane, in a call of its own: see
+//! [`Ending`](crate::sync::Ending).
 //!
 //! A request under way is not counted: its caller holds the pool and the stream, or a block of the lane. A request
 //! without these, for a movable block that comes back, is an error if the lane has ended meanwhile.

@@ -20,9 +20,11 @@ use crate::heap::{Grant, NONE, StreamIndex, UNIT};
 use crate::pool::core::{Core, CoreGuard};
 use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
-use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Private, Shared};
+use crate::pool::structure::{
+    Block, IdAndSlack, Lane, LaneParts, LaneState, Others, Private, Shared,
+};
 use crate::seeded::seeded;
-use crate::sync::{Latch, LatchGuard, latch, try_latch};
+use crate::sync::{Ending, Latch, LatchGuard, latch, try_latch};
 
 /// Misses of one size in a row after which its blocks stay in batches.
 const IN_A_ROW: u64 = 4;
@@ -74,7 +76,7 @@ impl Lane {
             retired: private.is_some(),
             ..LaneState::default()
         };
-        let lane = Arc::new(Self {
+        let lane = Arc::new(Ending::of(LaneParts {
             state: Latch::new(state),
             slots: shared.slots,
             is_observed: shared.is_observed(),
@@ -85,7 +87,7 @@ impl Lane {
             hold: Arc::clone(hold),
             private,
             others: Others::default(),
-        });
+        }));
         lock(&shared.books).add(&lane);
         lane
     }
