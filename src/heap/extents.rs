@@ -94,11 +94,6 @@ impl Extents {
         self.indexes[slot as usize].best(&self.table, bytes)
     }
 
-    /// See [`Bins::at_least`].
-    pub(crate) fn at_least(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
-        self.indexes[slot as usize].at_least(&self.table, bytes)
-    }
-
     pub(crate) fn has_none(&self, slot: StreamIndex) -> bool {
         self.indexes[slot as usize].is_empty()
     }

@@ -59,7 +59,7 @@ impl Core {
             if is_ready(&best) {
                 return Some(best);
             }
-            let holes = self.extents.at_least(owner, bytes);
+            let holes = self.extents.holes_of(owner, bytes);
             let mut holes = (holes.take(HOLES_LOOKED_AT)).take_while(|&id| size(id) < least);
             holes.find(is_ready)
         };

@@ -445,10 +445,8 @@ impl Both {
             let said: BTreeSet<(u64, u64)> = fitting()
                 .map(|part| order(part.bytes, part.start))
                 .collect();
-            let seen = self
-                .table
-                .at_least(slot, bytes)
-                .map(|id| self.table.get(id));
+            let seen = index.at_least(&self.table.table, bytes);
+            let seen = seen.map(|id| self.table.get(id));
             let seen: Vec<(u64, u64)> = seen.map(|it| order(it.bytes, it.start)).collect();
             assert_eq!(seen, said.into_iter().collect::<Vec<_>>());
         }
