@@ -363,13 +363,6 @@ impl Core {
         (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch()));
     }
 
-    /// As [`Core::merge_done_from`], from the extent behind the block `id`.
-    pub(super) fn merge_behind(&mut self, id: Id) {
-        if let Some((hole, _)) = self.hole_behind(id) {
-            self.merge_done_from(hole);
-        }
-    }
-
     /// For each stream, the last work that holes and stale mappings wait for.
     pub(super) fn last_epochs(&self) -> Vec<Epoch> {
         let mut last = vec![0; self.streams.len()];

@@ -314,7 +314,9 @@ impl Core {
             self.under_way.held -= held.bytes;
             self.extents.join(id);
         }
-        self.merge_behind(id);
+        if let Some((hole, _)) = self.hole_behind(id) {
+            self.merge_done_from(hole);
+        }
         Some(self.granted(id))
     }
 

@@ -107,14 +107,6 @@ impl Core {
         Some((id, epoch))
     }
 
-    /// Takes the hole `id`, which the stream has waited for. The rest of the hole keeps its epoch.
-    pub(super) fn take_waited(&mut self, slot: StreamIndex, bytes: u64, id: Id) -> Grant {
-        self.count(Told::StreamWait(bytes));
-        let grant = self.take(id, bytes, slot);
-        self.merge_behind(id);
-        grant
-    }
-
     /// Takes a block or slot of `bytes` that is ready for `stream`. No driver call.
     #[inline(always)]
     pub(crate) fn take_ready_of(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {

@@ -8,6 +8,7 @@ use crate::pool::ask;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
 use crate::pool::mapping::total;
+use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 fn next_or(grant: Option<Grant>) -> Result<Turn> {
@@ -111,7 +112,8 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let Some((id, epoch)) = core.smallest_hole(climb.size) else {
         return NEXT;
     };
-    let grant = core.take_waited(stream, climb.size, id);
+    core.count(Told::StreamWait(climb.size));
+    let grant = core.take(id, climb.size, stream);
     Ok(Turn::Behind(grant, climb.size, epoch))
 }
 

@@ -212,12 +212,11 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
     for (at, units, stream) in [(0, 4, other), (8, 2, third)] {
         made.hole(at * UNIT, units * UNIT, stream);
     }
-    let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
     assert_eq!(found.1.stream, third);
     made.core.wait_for(slot, found.1);
-    let grant = made.core.take_waited(slot, 2 * UNIT, found.0);
-    assert_eq!((made.granted(grant), steps(&made)), (8 * UNIT, (1, 1)));
+    let grant = made.core.take(found.0, 2 * UNIT, slot);
+    assert_eq!((made.granted(grant), made.core.steps.waits), (8 * UNIT, 1));
     assert_eq!(made.core.smallest_hole(2 * UNIT).unwrap().1.stream, other);
     assert!(made.core.smallest_hole(5 * UNIT).is_none());
 }
