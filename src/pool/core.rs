@@ -322,31 +322,6 @@ impl Core {
         true
     }
 
-    /// Merges neighbouring holes that `slot`'s stream runs behind. Returns what it has to wait for, for the others.
-    pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
-        let mut lacking = Vec::new();
-        let mut holes = self.holes_from(0);
-        holes.sort_unstable();
-        for id in holes {
-            // A lower hole may have taken it in.
-            while self.extents.get(id).state == State::Free
-                && let Some((_, upper)) = self.hole_behind(id)
-            {
-                let both = [self.extents.get(id).epoch(), upper.epoch()];
-                let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
-                let before = lacking.len();
-                lacking.extend(asked.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
-                if lacking.len() > before {
-                    break;
-                }
-                let tick = self.open_tick(slot);
-                self.extents.merge_as(id, Epoch::new(slot, tick));
-            }
-        }
-        self.unified = self.extents.changes;
-        lacking
-    }
-
     /// Whether it pays to look at all holes: they are few, or enough have changed since [`Core::unify`].
     pub(super) fn has_changed(&self) -> bool {
         self.extents.holes <= self.extents.changes - self.unified + UNIFIED_AT_ONCE

@@ -1,12 +1,13 @@
 //! Finds a hole or a slot for a request: one that is ready, or one behind a wait. Makes and frees slabs.
 
+use super::ask::Questions;
 use super::cache::Cached;
 use super::core::{Core, is_done};
 use super::stats::Told;
 use super::tuning::{ALL_STREAMS, HOLES_LOOKED_AT, OTHER_STREAMS, SLABS_LOOKED_AT, SMALL_PART};
 use crate::heap::size_class::{batch, is_slot};
 use crate::heap::slab::Found;
-use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
 impl Core {
@@ -194,20 +195,39 @@ impl Core {
         self.give(extent, stream, tick);
     }
 
-    /// Frees empty slabs that `stream` runs behind. Returns what it has to wait for to free the others.
-    pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
+    /// Frees empty slabs and merges neighbouring holes that `slot`'s stream runs behind. Returns the waits that it
+    /// needs for the others.
+    pub(super) fn unify(&mut self, slot: StreamIndex) -> Questions {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {
             let before = lacking.len();
             let epochs = self.slabs.get(id).epochs();
-            lacking.extend(epochs.filter(|&it| !self.is_ordered(stream, it)));
+            lacking.extend(epochs.filter(|&it| !self.is_ordered(slot, it)));
             if lacking.len() == before {
-                let tick = self.open_tick(stream);
                 let extent = self.slabs.remove(id);
-                self.give(extent, stream, tick);
+                self.give(extent, slot, self.open_tick(slot));
             }
         }
-        lacking
+        let mut holes = self.holes_from(0);
+        holes.sort_unstable();
+        for id in holes {
+            // A lower hole may have taken it in.
+            while self.extents.get(id).state == State::Free
+                && let Some((_, upper)) = self.hole_behind(id)
+            {
+                let both = [self.extents.get(id).epoch(), upper.epoch()];
+                let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
+                let before = lacking.len();
+                lacking.extend(asked.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
+                if lacking.len() > before {
+                    break;
+                }
+                let tick = self.open_tick(slot);
+                self.extents.merge_as(id, Epoch::new(slot, tick));
+            }
+        }
+        self.unified = self.extents.changes;
+        self.waits_for(slot, lacking)
     }
 }
 

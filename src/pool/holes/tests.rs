@@ -131,8 +131,7 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
         let mut grant = None;
         if taken {
             assert!(made.core.take_best(slot, bytes, true).is_none());
-            let lacking = made.core.unify(slot);
-            let waits = made.core.waits_for(slot, lacking);
+            let waits = made.core.unify(slot);
             made.run(Some(Job::Ask(waits))).unwrap();
             assert!(made.core.unify(slot).is_empty());
             grant = made.core.take_best(slot, bytes, true);

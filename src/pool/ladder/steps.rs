@@ -89,8 +89,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if !(pays && core.is_merged_for(climb.size)) {
         return NEXT;
     }
-    let lacking = core.unify(climb.stream());
-    let waits = core.waits_for(climb.stream(), lacking);
+    let waits = core.unify(climb.stream());
     if let Some(turn) = wait(waits, &mut climb.waits_left) {
         return Ok(turn);
     }
@@ -161,10 +160,7 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let stream = climb.stream();
-    let mut lacking = core.release_mixed(stream);
-    lacking.append(&mut core.unify(stream));
-    let waits = core.waits_for(stream, lacking);
+    let waits = core.unify(climb.stream());
     if let Some(turn) = wait(waits, &mut climb.merges_left) {
         return Ok(turn);
     }

@@ -229,9 +229,8 @@ fn holes_side_by_side_are_one_behind_a_wait_for_both() {
     assert!(made.core.unify(slot).is_empty());
     assert_eq!(before, made.core.extents.holes, "a block lies between");
     made.hole(0, UNIT, other);
-    let lacking = made.core.unify(slot);
+    let waits = made.core.unify(slot);
     assert_eq!(made.core.extents.holes, before + 1, "nothing is waited for");
-    let waits = made.core.waits_for(slot, lacking);
     made.run(Some(Job::Ask(waits))).unwrap();
     assert!(made.core.unify(slot).is_empty());
     assert_eq!(made.core.extents.holes, before);
