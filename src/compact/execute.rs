@@ -319,7 +319,7 @@ impl Step<'_> {
         let kept = match task.aim {
             Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
                 goal: goal.clone(),
-                changes: self.core.extents.changes,
+                changes: self.core.extents.changes(),
                 plan: rest(plan, batches),
             }),
             _ => None,

@@ -42,7 +42,7 @@ pub(crate) fn survey(
         return None;
     }
     Some(Survey {
-        changes: core.extents.changes,
+        changes: core.extents.changes(),
         extents: extents_of(core, owners).collect(),
         planner: task.planner.clone(),
     })
@@ -80,7 +80,7 @@ impl SpeculativePlan {
         core: &Core,
         owners: &dyn Owners,
     ) -> Result<(Option<Plan>, bool), ()> {
-        let same = self.changes == core.extents.changes;
+        let same = self.changes == core.extents.changes();
         let Some(plan) = self.plan else {
             return if same { Ok((None, true)) } else { Err(()) };
         };

@@ -79,7 +79,7 @@ impl KeptPlan {
         task: &Task<'_>,
     ) -> Option<Vec<Batch>> {
         let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
-        let changed = self.changes != core.extents.changes;
+        let changed = self.changes != core.extents.changes();
         if !same_goal || (changed && !seeded!("kept-plan-outlives-changes")) {
             return None;
         }

@@ -37,13 +37,10 @@ pub(crate) struct Extents {
     indexes: Vec<Bins>,
     /// The first record is [`NIL`] and no extent.
     table: Vec<Extent>,
-    /// Number of holes.
-    pub(crate) holes: u64,
-    pub(crate) hole_bytes: u64,
-    /// Counts changes of holes: while it is the same, they are.
-    pub(crate) changes: u64,
-    /// Bytes in blocks.
-    pub(crate) taken: u64,
+    /// Number of holes, and their bytes.
+    hole_sums: (u64, u64),
+    changes: u64,
+    taken: u64,
     /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,
     gaps: BTreeMap<u64, Id>,
@@ -61,8 +58,7 @@ impl Extents {
             spare: Vec::new(),
             indexes: vec![Default::default()],
             gaps: BTreeMap::from([(0, 1)]),
-            holes: 0,
-            hole_bytes: 0,
+            hole_sums: (0, 0),
             changes: 0,
             taken: 0,
         }
@@ -98,16 +94,33 @@ impl Extents {
         self.indexes[slot as usize].is_empty()
     }
 
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// The holes of `slot` of at least `bytes`.
     pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
         self.indexes[slot as usize].filed(&self.table, bytes)
+    }
+
+    /// Counts changes of holes: while it is the same, they are.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(crate) fn hole_bytes(&self) -> u64 {
+        self.hole_sums.1
+    }
+
+    pub(crate) fn holes(&self) -> u64 {
+        self.hole_sums.0
     }
 
     /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones.
     pub(crate) fn hole_bytes_by_class(&self) -> [u64; 2] {
         let large = (0..self.slots()).flat_map(|slot| self.holes_of(slot, SMALL_BYTES + UNIT));
         let large = large.map(|id| self.get(id).bytes).sum();
-        [self.hole_bytes - large, large]
+        [self.hole_bytes() - large, large]
     }
 
     pub(crate) fn largest_hole(&self) -> u64 {
@@ -152,8 +165,8 @@ impl Extents {
     fn file(&mut self, id: Id) {
         let Extent { bytes, slot, .. } = *self.get(id);
         self.changes += 1;
-        self.holes += 1;
-        self.hole_bytes += bytes;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
         self.indexes[slot as usize].insert(&mut self.table, id, bytes);
     }
 
@@ -161,8 +174,8 @@ impl Extents {
     fn unfile(&mut self, id: Id) {
         let Extent { bytes, slot, .. } = *self.get(id);
         self.changes += 1;
-        self.holes -= 1;
-        self.hole_bytes -= bytes;
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
         self.indexes[slot as usize].remove(&mut self.table, id);
     }
 

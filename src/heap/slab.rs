@@ -97,7 +97,7 @@ pub(crate) struct Slabs {
     partial: BTreeSet<Key>,
     /// Allocated slots by class.
     out: Vec<u64>,
-    pub(crate) free_bytes: u64,
+    free_bytes: u64,
     /// Free slots by the stream of their epoch.
     of_stream: Vec<u64>,
 }
@@ -112,6 +112,10 @@ fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
 }
 
 impl Slabs {
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
     /// Whether no free slot waits for work of `stream`.
     pub(crate) fn has_none(&self, stream: StreamIndex) -> bool {
         self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)

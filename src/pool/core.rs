@@ -324,7 +324,7 @@ impl Core {
 
     /// Whether it pays to look at all holes: they are few, or enough have changed since [`Core::unify`].
     pub(super) fn has_changed(&self) -> bool {
-        self.extents.holes <= self.extents.changes - self.unified + UNIFIED_AT_ONCE
+        self.extents.holes() <= self.extents.changes() - self.unified + UNIFIED_AT_ONCE
     }
 
     /// The tick that the next record on `slot`'s stream closes.
@@ -378,8 +378,8 @@ impl Core {
             ensure!(extent.state != State::Free || may_come =>
                 "hole {id} {extent:?} waits for a tick that no record will make");
         }
-        let taken = self.extents.taken;
-        let counted = self.active.bytes()[2] + self.slabs.free_bytes + self.under_way.held;
+        let taken = self.extents.taken();
+        let counted = self.active.bytes()[2] + self.slabs.free_bytes() + self.under_way.held;
         ensure!(counted == taken => "blocks have {taken} bytes, counted {counted}");
         ensure!(mapped == frames => "extents cover {mapped} mapped bytes of {frames}");
         Ok(())

@@ -98,7 +98,7 @@ impl Core {
 
     /// Bytes in blocks; memory that jobs hold is free.
     pub(super) fn live(&self) -> u64 {
-        self.extents.taken - self.under_way.held
+        self.extents.taken() - self.under_way.held
     }
 
     /// Begins to map new memory for `bytes` before any stream waits or caches are emptied. It does so in a small pool

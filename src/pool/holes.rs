@@ -44,7 +44,7 @@ impl Core {
     /// reserved 1.025 to 1.030 times their joint peak, with it 1.005 to 1.008.
     pub(super) fn is_merged_for(&self, bytes: u64) -> bool {
         let small = bytes <= self.arena.granule() / SMALL_PART;
-        let enough = self.extents.hole_bytes >= bytes;
+        let enough = self.extents.hole_bytes() >= bytes;
         !small && enough && !self.only_stream() && self.config.reuse.device_wait
     }
 
@@ -88,7 +88,7 @@ impl Core {
         let (first, count) = match has_one && streams > ALL_STREAMS {
             // An allocation and its free change up to four holes.
             true => (
-                (self.extents.changes / 4) % u64::from(streams),
+                (self.extents.changes() / 4) % u64::from(streams),
                 OTHER_STREAMS,
             ),
             false => (0, streams),
@@ -226,7 +226,7 @@ impl Core {
                 self.extents.merge_as(id, Epoch::new(slot, tick));
             }
         }
-        self.unified = self.extents.changes;
+        self.unified = self.extents.changes();
         self.waits_for(slot, lacking)
     }
 }

@@ -381,7 +381,7 @@ impl Shared {
         let holders = self.leak_report().holders();
         let after_compaction = self.snapshot().after_compaction();
         let core = self.core.lock();
-        let free_slots = core.slabs.free_bytes;
+        let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
             live: core.live() + core.grown()

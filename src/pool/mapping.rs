@@ -135,7 +135,7 @@ impl Core {
     }
 
     pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
-        let mut holes = Vec::with_capacity(self.extents.holes as usize);
+        let mut holes = Vec::with_capacity(self.extents.holes() as usize);
         for slot in 0..self.extents.slots() {
             holes.extend(self.extents.holes_of(slot, bytes));
         }

@@ -126,7 +126,7 @@ impl Core {
     /// Bytes, in granules, that a request lacks if all free memory is one hole; `None` if they are more than the pool
     /// may make.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
-        let lacking = bytes.saturating_sub(self.extents.hole_bytes);
+        let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
         (lacking <= self.room()).then_some(lacking)
     }

@@ -168,7 +168,7 @@ impl Shared {
         lanes.iter().for_each(|lane| lane.retire(&mut core));
         #[cfg(feature = "tracing")]
         {
-            let bytes = core.extents.taken;
+            let bytes = core.extents.taken();
             let is_block = |it: &crate::heap::Extent| it.state == crate::heap::State::Allocated;
             let blocks = core.extents.iter().filter(|(_, it)| is_block(it)).count();
             // The subscriber may use the pool.

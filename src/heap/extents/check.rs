@@ -53,8 +53,8 @@ impl Extents {
         filed.sort_unstable();
         let bytes = holes.iter().map(|&(_, id)| self.get(id).bytes).sum();
         let found = (holes, gaps, taken, bytes);
-        let booked = (filed, self.gaps.clone(), self.taken, self.hole_bytes);
-        ensure!(found == booked && self.holes == found.0.len() as u64 =>
+        let booked = (filed, self.gaps.clone(), self.taken, self.hole_bytes());
+        ensure!(found == booked && self.holes() == found.0.len() as u64 =>
             "holes, gaps, bytes taken and in holes: {found:?}, booked {booked:?}");
         Ok(())
     }

@@ -280,7 +280,7 @@ fn a_growth_takes_the_free_memory_it_leans_on_and_nobody_else_gets_it_meanwhile(
     made.block(0, 2 * granule);
     let growth = begin(&mut made, 3 * granule).unwrap();
     made.core.check().unwrap();
-    let free = made.core.extents.hole_bytes;
+    let free = made.core.extents.hole_bytes();
     assert_eq!(free, 0, "the third handle is held");
     assert_eq!(made.core.under_way.held, granule);
     assert_eq!(made.core.live(), 2 * granule, "what is held is no block");
@@ -336,7 +336,7 @@ fn begin_plan(made: &mut Made, bytes: u64) -> Option<Job> {
 
 fn books(made: &Made) -> (u64, u64, u64, usize) {
     let core = &made.core;
-    let hole_bytes = core.extents.hole_bytes;
+    let hole_bytes = core.extents.hole_bytes();
     (
         hole_bytes,
         core.live(),

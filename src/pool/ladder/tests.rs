@@ -126,7 +126,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     drop(halves);
     let lane = world.lane(1);
     let mut core = shared.lock_drained();
-    let rest = core.extents.hole_bytes - 4 * BYTES;
+    let rest = core.extents.hole_bytes() - 4 * BYTES;
     core.take_at(4 * BYTES, rest, lane.slot);
     drop(core);
     let bytes = 4 * BYTES;

@@ -128,7 +128,7 @@ fn what_free_handles_do_not_make_up_is_not_served_and_costs_nothing() {
     let grant = take_mapped(&mut made, 3 * granule).unwrap();
     made.granted(grant.unwrap());
     assert_eq!(made.core.arena.reserved(), 4 * granule);
-    assert_eq!(made.core.extents.hole_bytes, 0);
+    assert_eq!(made.core.extents.hole_bytes(), 0);
 }
 
 #[test]

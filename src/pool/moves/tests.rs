@@ -51,7 +51,7 @@ fn a_run_ends_where_nothing_is_mapped_and_moves_if_all_of_its_blocks_may() {
 fn what_is_lacking_and_where_there_is_room_is_told_in_granules() {
     let (made, granule) = made();
     let mut core = made.core;
-    assert_eq!(core.extents.hole_bytes, 6 * granule);
+    assert_eq!(core.extents.hole_bytes(), 6 * granule);
     assert_eq!(core.lacks(6 * granule), Some(0));
     assert_eq!(core.lacks(6 * granule + 1), Some(granule));
     core.config.limit = Some(7 * granule);

@@ -95,7 +95,7 @@ fn a_handle_whose_parts_several_streams_freed_is_given_back_by_a_trim() {
             .extents
             .give(id, Epoch::new(slot, tick), |_| false);
     }
-    assert_eq!(made.core.extents.holes, 2);
+    assert_eq!(made.core.extents.holes(), 2);
     assert_eq!(trim(&mut made, 0), 2 * half);
     assert_eq!(made.core.arena.reserved(), 0);
     made.core.check().unwrap();

@@ -176,7 +176,7 @@ impl Pool {
             reserved: reserved[of],
             inactive_split: inactive_split[of],
         });
-        let (free, largest) = (core.extents.hole_bytes, core.extents.largest_hole());
+        let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
         let (mut steps, batches) = (core.steps, latch(&shared.transfer.state).steps);
         steps.own_stream += batches.own_stream;
         steps.ready_elsewhere += batches.ready_elsewhere;
@@ -192,7 +192,7 @@ impl Pool {
             small,
             large,
             largest_hole: largest,
-            holes: core.extents.holes,
+            holes: core.extents.holes(),
             fragmentation: (free - largest) as f64 / free.max(1) as f64,
             bytes_moved: core.bytes_moved,
             compactions: core.compactions,
@@ -238,7 +238,7 @@ impl Core {
     /// Updates the gauges that are only taken at reads.
     fn sample(&mut self) {
         let mut free = self.extents.hole_bytes_by_class();
-        free[0] += self.slabs.free_bytes;
+        free[0] += self.slabs.free_bytes();
         // Blocks of a sleeping pool have no memory.
         let small = (self.active.bytes()[0] + free[0]).min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);

@@ -341,7 +341,7 @@ impl Both {
     }
 
     fn step(&mut self, kind: u8, draws: [u64; 4]) {
-        let before = (self.holes(), self.table.changes);
+        let before = (self.holes(), self.table.changes());
         match kind {
             0 | 1 => self.map(draws),
             2..=4 => self.take(draws),
@@ -356,7 +356,7 @@ impl Both {
             _ => self.done[1 + (draws[0] % 2) as usize] += draws[1] % 3,
         }
         if self.holes() != before.0 {
-            assert_ne!(self.table.changes, before.1);
+            assert_ne!(self.table.changes(), before.1);
         }
         self.most = self.most.max(self.list.len());
     }
@@ -375,8 +375,8 @@ impl Both {
         let holes = self.holes();
         let sum =
             |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.bytes).sum::<u64>();
-        assert_eq!(self.table.holes, holes.len() as u64);
-        assert_eq!(self.table.hole_bytes, sum(&mut holes.iter()));
+        assert_eq!(self.table.holes(), holes.len() as u64);
+        assert_eq!(self.table.hole_bytes(), sum(&mut holes.iter()));
         let small = |part: &&Part| part.bytes <= 1 << 20;
         assert_eq!(
             self.table.hole_bytes_by_class()[0],
@@ -385,7 +385,7 @@ impl Both {
         let largest = holes.iter().map(|part| part.bytes).max().unwrap_or(0);
         assert_eq!(self.table.largest_hole(), largest);
         let mut taken = (self.list.iter()).filter(|part| part.state == State::Allocated);
-        assert_eq!(self.table.taken, sum(&mut taken));
+        assert_eq!(self.table.taken(), sum(&mut taken));
         let gaps: Vec<u64> = self
             .table
             .gaps()

@@ -262,10 +262,13 @@ fn a_bound_between_extents_off_its_unit_is_found() {
 fn sums_that_are_not_those_of_the_extents_are_found() {
     all_are_found(vec![
         ("bytes taken".into(), change(|m| m.table.taken += UNIT)),
-        ("number of holes".into(), change(|m| m.table.holes += 1)),
+        (
+            "number of holes".into(),
+            change(|m| m.table.hole_sums.0 += 1),
+        ),
         (
             "bytes in holes".into(),
-            change(|m| m.table.hole_bytes += UNIT),
+            change(|m| m.table.hole_sums.1 += UNIT),
         ),
         (
             "a gap of another".into(),

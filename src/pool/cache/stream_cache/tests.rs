@@ -229,7 +229,7 @@ fn lanes_of_a_closed_pool_are_there_until_its_last_block_is_freed() {
     let Some(pool) = shared.upgrade() else {
         panic!("the pool is gone before its last block");
     };
-    assert_eq!(pool.core.lock().extents.taken, 3 << 20);
+    assert_eq!(pool.core.lock().extents.taken(), 3 << 20);
     drop(pool);
     last.free_on(other).unwrap();
     assert_eq!((are_there(), shared.strong_count()), ([false, false], 0));
@@ -364,5 +364,5 @@ fn a_lane_that_has_ended_serves_no_request() {
     }
     let core = shared.core.lock();
     core.check().unwrap();
-    assert_eq!(core.extents.taken, 0);
+    assert_eq!(core.extents.taken(), 0);
 }

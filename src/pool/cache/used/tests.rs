@@ -138,7 +138,10 @@ fn a_stream_that_is_gone_has_waited_for_all_that_uses_what_it_freed() {
     assert!(!pool.shared().transfer.has_used());
     let core = pool.shared().core.lock();
     let ticks = core.last_epochs().into_iter().map(|it| it.tick).max();
-    assert_eq!((core.extents.taken, ticks), (0, Some(timeline.open_tick())));
+    assert_eq!(
+        (core.extents.taken(), ticks),
+        (0, Some(timeline.open_tick()))
+    );
 }
 
 fn kept(pool: &Pool) -> usize {

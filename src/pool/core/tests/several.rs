@@ -225,15 +225,19 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
 fn holes_side_by_side_are_one_behind_a_wait_for_both() {
     let (mut made, other, _held) = two();
     let slot = made.slot;
-    let before = made.core.extents.holes;
+    let before = made.core.extents.holes();
     assert!(made.core.unify(slot).is_empty());
-    assert_eq!(before, made.core.extents.holes, "a block lies between");
+    assert_eq!(before, made.core.extents.holes(), "a block lies between");
     made.hole(0, UNIT, other);
     let waits = made.core.unify(slot);
-    assert_eq!(made.core.extents.holes, before + 1, "nothing is waited for");
+    assert_eq!(
+        made.core.extents.holes(),
+        before + 1,
+        "nothing is waited for"
+    );
     made.run(Some(Job::Ask(waits))).unwrap();
     assert!(made.core.unify(slot).is_empty());
-    assert_eq!(made.core.extents.holes, before);
+    assert_eq!(made.core.extents.holes(), before);
     let hole = made.at(0);
     assert_eq!((hole.slot, hole.tick), (slot, made.core.open_tick(slot)));
     assert_eq!(made.core.steps.waits, 1);
@@ -246,13 +250,13 @@ fn all_holes_are_looked_at_again_while_they_are_few_or_once_as_many_more_changed
     let (slot, more) = (made.slot, 10);
     let mut at = 0;
     for (holes, looks) in [(UNIFIED_AT_ONCE, true), (UNIFIED_AT_ONCE + more, false)] {
-        while made.core.extents.holes < holes {
+        while made.core.extents.holes() < holes {
             made.hole(at, UNIT, other);
             made.block(at + UNIT, UNIT);
             at += 2 * UNIT;
         }
         made.core.unify(slot);
-        assert_eq!(made.core.extents.holes, holes);
+        assert_eq!(made.core.extents.holes(), holes);
         assert_eq!(made.core.has_changed(), looks);
     }
     // Each that is taken is a change, and one less.

@@ -147,7 +147,7 @@ fn figures_of_the_heap_are_those_a_walk_finds() {
         pool.check_invariants().unwrap();
         let stats = pool.stats();
         let core = pool.shared().core.lock();
-        assert_eq!(stats.active.current, core.extents.taken);
+        assert_eq!(stats.active.current, core.extents.taken());
         let mut split = [0; 2];
         for (id, hole) in core.extents.iter() {
             if hole.state == crate::heap::State::Free {
