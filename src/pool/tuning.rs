@@ -58,7 +58,7 @@ pub(super) const PENDING_LOOKED_AT: usize = 256;
 /// Most kept mappings: the pool's end waits some 20 us for the driver to unmap one.
 pub(super) const MOST_KEPT: usize = 4096;
 
-/// Holes of each stream looked at for one that is ready. With one, five_streams maps 817 handles in place of 674.
+/// Holes of each stream looked at for one that is ready. With one, five_streams holds 1.043 of its peak, not 1.032.
 pub(super) const HOLES_LOOKED_AT: usize = 8;
 
 /// Slabs of each stream looked at for a ready slot.
