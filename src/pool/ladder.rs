@@ -289,10 +289,12 @@ impl Shared {
         core.under_way.end_one();
         core.under_way.held -= bytes;
         if let Err(error) = core.end(ran) {
+            let Epoch { stream, tick } = epoch;
             let addr = self.base + grant.offset;
-            core.active.add(bytes);
-            (core.on_the_way).push(Cached::new(grant.id, addr, bytes, epoch.tick));
-            core.give_on_the_way(epoch.stream);
+            match is_slot(bytes) {
+                true => core.give_slot(&Cached::new(grant.id, addr, bytes, tick), stream, tick),
+                false => core.give(grant.id, stream, tick),
+            }
             return Err(error);
         }
         let grant = match is_slot(bytes) {

@@ -17,6 +17,7 @@ on_every_device! {
     a_free_whose_wait_is_refused_waits_on_the_host,
     what_the_drop_of_a_block_with_declared_uses_asks_counts_as_time_in_the_driver,
     a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays,
+    a_request_that_may_not_wait_for_free_memory_counts_as_no_allocation,
 }
 
 /// What there is for a request of the pool.
@@ -213,4 +214,24 @@ fn a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_sta
     let found = read(&home, next.addr(), granule as usize);
     assert!(found.iter().all(|&byte| byte == 9), "freed under its use");
     whole(&pool);
+}
+
+fn a_request_that_may_not_wait_for_free_memory_counts_as_no_allocation(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 1);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let halves = [(); 2].map(|()| pool.alloc(&other, granule / 2).unwrap());
+    let gate = Gate::close(&other);
+    drop(halves);
+    let before = pool.stats().active.allocated;
+    watched.fail("event_wait", 1, true);
+    let refused = pool.alloc(&home, granule).unwrap_err();
+    assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+    assert_eq!(pool.stats().active.allocated, before);
+    whole(&pool);
+    watched.heal();
+    pool.alloc(&home, granule).unwrap();
+    assert_eq!(pool.stats().steps.stream_wait, 2);
+    gate.open();
 }
