@@ -103,6 +103,11 @@ impl Extents {
         self.indexes[slot as usize].filed(&self.table, bytes)
     }
 
+    /// The holes of all streams of at least `bytes`.
+    pub(crate) fn holes_from(&self, bytes: u64) -> impl Iterator<Item = Id> {
+        (0..self.slots()).flat_map(move |slot| self.holes_of(slot, bytes))
+    }
+
     /// Counts changes of holes: while it is the same, they are.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -118,7 +123,7 @@ impl Extents {
 
     /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones.
     pub(crate) fn hole_bytes_by_class(&self) -> [u64; 2] {
-        let large = (0..self.slots()).flat_map(|slot| self.holes_of(slot, SMALL_BYTES + UNIT));
+        let large = self.holes_from(SMALL_BYTES + UNIT);
         let large = large.map(|id| self.get(id).bytes).sum();
         [self.hole_bytes() - large, large]
     }

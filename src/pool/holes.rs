@@ -208,7 +208,7 @@ impl Core {
                 self.give(extent, slot, self.open_tick(slot));
             }
         }
-        let mut holes = self.holes_from(0);
+        let mut holes: Vec<Id> = self.extents.holes_from(0).collect();
         holes.sort_unstable();
         for id in holes {
             // A lower hole may have taken it in.

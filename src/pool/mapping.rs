@@ -106,8 +106,8 @@ impl Core {
         if self.asleep || left == 0 {
             return Vec::new();
         }
-        let mut holes = self.large_holes();
-        holes.retain(|&id| usable(self.extents.get(id)));
+        let holes = self.extents.holes_from(self.granule());
+        let mut holes: Vec<Id> = holes.filter(|&id| usable(self.extents.get(id))).collect();
         holes.sort_by_cached_key(|&id| {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
             (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)
@@ -128,18 +128,6 @@ impl Core {
             }
         }
         frames
-    }
-
-    pub(super) fn large_holes(&self) -> Vec<Id> {
-        self.holes_from(self.arena.granule())
-    }
-
-    pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
-        let mut holes = Vec::with_capacity(self.extents.holes() as usize);
-        for slot in 0..self.extents.slots() {
-            holes.extend(self.extents.holes_of(slot, bytes));
-        }
-        holes
     }
 
     /// The idle frames of one hole, in address order.

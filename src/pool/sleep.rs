@@ -70,7 +70,8 @@ impl Core {
     /// Turns sleeping frames without blocks into gaps.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
-        for hole in self.large_holes() {
+        let holes: Vec<_> = self.extents.holes_from(self.granule()).collect();
+        for hole in holes {
             let idle = self.idle_in(hole).filter(|it| !it.frame.awake);
             let idle: Vec<IdleFrame> = idle.collect();
             // From the last on: the rest of the hole, below, keeps its id.

@@ -242,7 +242,7 @@ impl Core {
         // Blocks of a sleeping pool have no memory.
         let small = (self.active.bytes()[0] + free[0]).min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);
-        for id in self.large_holes() {
+        for id in self.extents.holes_from(self.granule()) {
             let hole = self.extents.get(id);
             free[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
         }
