@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Addr, Device, Phys, beside, lock, without_host_calls};
+use super::{Addr, Device, Phys, beside, host_call, lock, without_host_calls};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -66,6 +66,8 @@ impl Scratch {
 
     /// The same as [`Scratch::zeroed`], counted in `overhead` for as long as it lives.
     pub(crate) fn counted(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
+        // Without a wait, the fill might run when the memory is unmapped.
+        host_call::may_wait()?;
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
         let scratch = Self::reserved(device, bytes, overhead)?.map(bytes)?;

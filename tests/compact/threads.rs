@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::watched::Watched;
-use common::{Gate, Memory, on_every_device};
+use common::{BackendOf, Gate, Memory, on_every_device};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
@@ -371,6 +371,20 @@ fn a_step_whose_table_is_not_uploaded_does_not_wait_for_the_device() {
     assert!(ground.pool.compact(&Goal::Full).is_err());
     assert!(!ground.watched.was_hooked(), "it waited under the lock");
     assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
+}
+
+#[test]
+fn memory_for_moves_is_not_made_in_a_host_call_which_cannot_wait_until_it_is_zero() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let (its, (tell, told)) = (pool.clone(), mpsc::channel());
+    let call = move || tell.send(its.compact(&Goal::Full).is_err()).unwrap();
+    let backend = device.backend();
+    backend.host_call(stream.raw(), Box::new(call)).unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    assert_eq!((watched.calls("create"), watched.calls("fill")), (0, 0));
+    assert!(pool.compact(&Goal::Full).is_ok());
 }
 
 #[test]
