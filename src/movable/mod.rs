@@ -58,6 +58,8 @@ mod words;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -75,7 +77,7 @@ pub(crate) use shelf::{Shelf, Shelved};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Queueing, Stream, beside, wait_before};
+use crate::device::{AccessLog, Addr, Queueing, Stream, beside, is_running, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -214,8 +216,17 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// See [`Block::free_on`](crate::Block::free_on).
     pub fn free_on(self, stream: &Stream) -> Result<()> {
-        // The drop that follows finds the handle already freed.
-        self.registry.free(self.id, Some(stream))
+        self.registry.check_stream(stream)?;
+        if !is_running() {
+            // The drop that follows finds the handle already freed.
+            return self.registry.free(self.id, Some(stream));
+        }
+        let (this, stream) = (ManuallyDrop::new(self), stream.clone());
+        // SAFETY: both are read once, and `this` is not dropped.
+        let (registry, _log) = unsafe { (ptr::read(&this.registry), ptr::read(&this.log)) };
+        let id = this.id;
+        beside(move || _ = registry.free(id, Some(&stream)));
+        Ok(())
     }
 
     /// Copies `data` into the buffer on `stream` and waits for the copy.

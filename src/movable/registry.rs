@@ -214,7 +214,10 @@ impl Registry {
             if let Err(error) = words.ensure(handles.max(1), &mover) {
                 // Without the lock: a host call that the stream waits for may ask for it.
                 drop(state);
-                let _ = mover.synchronize();
+                beside(move || {
+                    let _ = mover.synchronize();
+                    drop(words);
+                });
                 return Err(error);
             }
             state.words = Some(words);

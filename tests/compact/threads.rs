@@ -387,6 +387,50 @@ fn memory_for_moves_is_not_made_in_a_host_call_which_cannot_wait_until_it_is_zer
     assert!(pool.compact(&Goal::Full).is_ok());
 }
 
+/// Makes `act` in a host call, and checks that another thread makes the next use of `call`.
+fn is_left_to_another_thread(
+    ground: &Ground,
+    call: &'static str,
+    act: impl FnOnce() + Send + 'static,
+) {
+    let stream = ground.device.stream().unwrap();
+    let here = || std::thread::current().id();
+    let ((made, by), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    (ground.watched).after(call, move || made.send(here()).unwrap());
+    let work = move || {
+        act();
+        tell.send(here()).unwrap();
+    };
+    let backend = ground.device.backend();
+    backend.host_call(stream.raw(), Box::new(work)).unwrap();
+    let [other, own] = [by, told].map(|id| id.recv_timeout(Duration::from_secs(20)));
+    assert_ne!(other.expect("it is made"), own.unwrap());
+}
+
+#[test]
+fn a_block_freed_in_a_host_call_is_waited_for_by_another_thread() {
+    let ground = Ground::new(PoolConfig::default());
+    let block = ground.pool.alloc_movable::<u64>(&ground.stream, 5000);
+    let (block, to) = (block.unwrap(), ground.device.stream().unwrap());
+    let gate = Gate::close(&ground.other);
+    drop(block.hold(&ground.other).unwrap());
+    let free = move || block.free_on(&to).unwrap();
+    is_left_to_another_thread(&ground, "event_wait", free);
+    gate.open();
+    ground.other.synchronize().unwrap();
+    ground.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn an_address_table_that_is_not_made_in_a_host_call_is_waited_for_by_another_thread() {
+    let ground = Ground::new(PoolConfig::default());
+    ground.watched.fail("fill", 1, false);
+    let pool = ground.pool.clone();
+    let ask = move || assert!(pool.address_table().is_err());
+    is_left_to_another_thread(&ground, "before_stream_sync", ask);
+    assert!(ground.pool.address_table().is_ok());
+}
+
 #[test]
 fn a_step_makes_no_host_call_for_which_a_driver_would_wait_for_every_full_stream() {
     let ground = Ground::new(PoolConfig::default());
