@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
-use super::common::{Gate, fill, on_every_device, read};
+use super::common::{BackendOf, Gate, fill, on_every_device, read};
 use super::{MIB, limited, small_handles, whole};
 use warpool::pool::Relief;
 use warpool::{Block, Device, Error, Pool, Stream};
@@ -18,6 +18,10 @@ on_every_device! {
     what_the_drop_of_a_block_with_declared_uses_asks_counts_as_time_in_the_driver,
     a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays,
     a_request_that_may_not_wait_for_free_memory_counts_as_no_allocation,
+    a_block_whose_shrink_may_not_wait_for_a_declared_use_stays_as_it_was,
+    a_block_freed_elsewhere_tells_of_a_refused_wait_and_is_free_behind_its_use,
+    a_growing_buffer_whose_upload_is_refused_has_its_old_elements,
+    a_trim_that_the_device_ends_keeps_what_it_released,
 }
 
 /// What there is for a request of the pool.
@@ -234,4 +238,98 @@ fn a_request_that_may_not_wait_for_free_memory_counts_as_no_allocation(device: &
     pool.alloc(&home, granule).unwrap();
     assert_eq!(pool.stats().steps.stream_wait, 2);
     gate.open();
+}
+
+fn a_block_whose_shrink_may_not_wait_for_a_declared_use_stays_as_it_was(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 2);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = pool.alloc(&home, 2 * granule).unwrap();
+    block.record_use(&other).unwrap();
+    fill(&other, block.addr(), 3, 2 * granule);
+    let figures = || {
+        let stats = pool.stats();
+        [stats.requested, stats.allocated, stats.active].map(|of| of.current)
+    };
+    let before = (block.bytes(), block.capacity(), figures());
+    watched.fail("event_wait", 1, true);
+    let refused = block.shrink(granule).unwrap_err();
+    assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+    watched.heal();
+    assert_eq!((block.bytes(), block.capacity(), figures()), before);
+    whole(&pool);
+    block.shrink(granule).unwrap();
+    assert_eq!(block.capacity(), granule);
+    drop(pool.alloc(&home, granule).unwrap());
+    whole(&pool);
+}
+
+fn a_block_freed_elsewhere_tells_of_a_refused_wait_and_is_free_behind_its_use(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 1);
+    let [home, other, third] = [(); 3].map(|()| device.stream().unwrap());
+    let mut block = pool.alloc(&home, granule).unwrap();
+    block.record_use(&other).unwrap();
+    fill(&other, block.addr(), 3, granule);
+    watched.fail("event_wait", 1, true);
+    let refused = block.free_on(&third).unwrap_err();
+    assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+    watched.heal();
+    assert!(other.is_idle().unwrap(), "nobody has waited for its use");
+    drop(pool.alloc(&third, granule).unwrap());
+    whole(&pool);
+}
+
+fn a_growing_buffer_whose_upload_is_refused_has_its_old_elements(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule as usize;
+    let pool = limited(&device, 4);
+    let stream = device.stream().unwrap();
+    let mut buffer = pool.grow_buf::<u8>(&stream, 4 * granule).unwrap();
+    buffer.extend_from(&stream, &vec![7; granule]).unwrap();
+    watched.fail("copy_in", 1, true);
+    let refused = buffer.extend_from(&stream, &vec![8; 2 * granule]);
+    assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
+    watched.heal();
+    assert_eq!((buffer.len(), buffer.capacity()), (granule, granule));
+    let elements = buffer.view().download(&stream).unwrap();
+    assert!(elements.iter().all(|&it| it == 7), "they have changed");
+    stream.synchronize().unwrap();
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().grown, granule as u64);
+    whole(&pool);
+}
+
+fn a_trim_that_the_device_ends_keeps_what_it_released(device: &Device) {
+    for call in ["unmap", "release"] {
+        let (device, watched) = Watched::over(device);
+        let granule = device.info().granule;
+        let pool = limited(&device, 6);
+        let stream = device.stream().unwrap();
+        let blocks = [(); 6].map(|()| pool.alloc(&stream, granule).unwrap());
+        // Apart from each other.
+        let mut kept = Vec::new();
+        for (at, block) in blocks.into_iter().enumerate() {
+            if at % 2 > 0 {
+                kept.push(block);
+            }
+        }
+        watched.fail(call, 2, true);
+        let ended = pool.trim(0);
+        watched.heal();
+        assert!(
+            matches!(ended, Err(Error::Driver { .. })),
+            "{call}: {ended:?}"
+        );
+        let held = pool.stats().reserved.current;
+        assert!(held < 6 * granule, "{call}: nothing was released");
+        whole(&pool);
+        pool.trim(0).unwrap();
+        assert_eq!(pool.stats().reserved.current, 3 * granule, "{call}");
+        drop(kept);
+        pool.trim(0).unwrap();
+        assert_eq!(device.backend().counts().handles, 0, "{call}");
+    }
 }
