@@ -12,6 +12,7 @@ use warpool::{Device, Pool};
 
 on_every_device! {
     a_block_grows_in_place_behind_who_had_the_memory,
+    a_block_that_has_room_for_a_resize_waits_for_nobody,
     a_pass_goes_round_a_block_that_was_pinned_between_its_steps,
     a_resize_copies_what_pending_work_writes,
     a_block_of_a_closed_pool_is_freed_behind_the_stream_it_is_freed_on,
@@ -42,6 +43,22 @@ fn a_block_grows_in_place_behind_who_had_the_memory(device: &Device) {
     other.synchronize().unwrap();
     stamps.assert_clean(device, granule);
     drop(pin);
+    whole(&pool);
+}
+
+fn a_block_that_has_room_for_a_resize_waits_for_nobody(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 2);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let few = granule as usize - 100;
+    let mut block = pool.alloc_movable::<u8>(&home, few).unwrap();
+    let behind = pool.alloc(&other, granule).unwrap();
+    let gate = Gate::close(&other);
+    drop(behind);
+    block.resize(&home, granule as usize).unwrap();
+    assert!(!is_held(&home), "it waits for who had the memory behind");
+    gate.open();
+    other.synchronize().unwrap();
     whole(&pool);
 }
 
