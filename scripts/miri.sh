@@ -14,7 +14,9 @@ parts=(
     heap:: pool::stats::counters pool::view
     compact::plan compact::budget compact::cycle
     observe::latency observe::report observe::trace sync::latch
-    lanes_of_a_closed_pool_are_there a_block_with_a_declared_use_is_freed
+    # Each unsafe block of the pool that needs no contents.
+    lanes_of_a_closed_pool_are_there a_block_with_a_declared_use_is_freed a_pool_that_is_dropped_while_threads
+    a_lane_of_an_open_pool_is_gone a_lane_does_not_end_under a_lane_ends_that_a_block_came_back_to
     # Opens a device.
     --skip a_download_of_more_than_the_host_can_hold
     # Minutes to hours each there: every bit of every word, a line of 64 KiB, many holes, very many moves.

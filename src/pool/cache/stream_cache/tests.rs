@@ -236,6 +236,24 @@ fn lanes_of_a_closed_pool_are_there_until_its_last_block_is_freed() {
 }
 
 #[test]
+fn a_pool_that_is_dropped_while_threads_free_its_blocks_ends_with_the_last_of_them() {
+    let World { pool, streams } = World::new(PoolConfig::default());
+    let [home, other] = &streams;
+    let blocks = [(); 4].map(|()| pool.alloc(home, 3 << 20).unwrap());
+    let shared = Arc::downgrade(pool.shared());
+    std::thread::scope(|scope| {
+        for (at, block) in blocks.into_iter().enumerate() {
+            scope.spawn(move || match at % 2 {
+                0 => block.free_on(other).unwrap(),
+                _ => drop(block),
+            });
+        }
+        drop(pool);
+    });
+    assert_eq!(shared.strong_count(), 0);
+}
+
+#[test]
 fn a_lane_of_an_open_pool_is_gone_with_its_stream_and_its_last_block() {
     let world = World::new(PoolConfig::default());
     let alloc = |of: usize| world.pool.alloc(&world.streams[of], 3 << 20).unwrap();
