@@ -91,15 +91,23 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
         (made.at(rest).slot, made.at(rest).end()),
         (FRESH, 4 * granule)
     );
+    let not_ready = |made: &mut Made, start| {
+        let tick = made.core.open_tick(other);
+        let id = made.core.extents.seek(made.core.extents.first(), start);
+        made.core.extents.spoil(id).tick = tick;
+    };
     // The best of another stream is not ready, and what else that has is no better than its own.
     let pending = hole(&mut made, 12, other);
     hole(&mut made, 13, other);
     let as_good = hole(&mut made, 13, own);
-    let tick = made.core.open_tick(other);
-    let id = made.core.extents.seek(made.core.extents.first(), pending);
-    made.core.extents.spoil(id).tick = tick;
+    not_ready(&mut made, pending);
     assert_eq!(found(&made, own, 12), Some(as_good));
     assert_eq!(found(&made, other, 12), Some(pending));
+    // Or it is better than all there is.
+    let pending = hole(&mut made, 20, other);
+    let better = hole(&mut made, 21, other);
+    not_ready(&mut made, pending);
+    assert_eq!(found(&made, own, 20), Some(better));
 }
 
 #[test]
