@@ -1,7 +1,6 @@
 //! Finds a hole or a slot for a request: one that is ready, or one behind a wait. Makes and frees slabs.
 
 use super::ask::Questions;
-use super::cache::Cached;
 use super::core::{Core, is_done};
 use super::stats::Told;
 use super::tuning::{ALL_STREAMS, HOLES_LOOKED_AT, OTHER_STREAMS, SLABS_LOOKED_AT, SMALL_PART};
@@ -171,11 +170,13 @@ impl Core {
         self.slabs.take(slab, 0, stream)
     }
 
-    /// Frees a slot that work of `stream` may use up to `tick`.
-    pub(crate) fn give_slot(&mut self, block: &Cached, stream: StreamIndex, tick: u64) {
-        let offset = block.addr - self.arena.base();
-        if self.slabs.give(block.id, offset, stream, tick) {
-            self.release_slab(block.id);
+    /// Frees a block or a slot of `bytes` behind `epoch`.
+    pub(crate) fn give_granted(&mut self, Grant { id, offset }: Grant, bytes: u64, epoch: Epoch) {
+        let Epoch { stream, tick } = epoch;
+        if !is_slot(bytes) {
+            self.give(id, stream, tick);
+        } else if self.slabs.give(id, offset, stream, tick) {
+            self.release_slab(id);
         }
     }
 

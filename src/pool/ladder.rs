@@ -9,7 +9,6 @@ mod steps;
 use std::sync::atomic::Ordering;
 
 use super::ask::Questions;
-use super::cache::Cached;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
@@ -176,10 +175,8 @@ impl<'a> Climb<'a> {
         }
         let missed = self.lane.settle(self.bytes, self.requested);
         let missed = missed.inspect_err(|_| {
-            let addr = self.lane.shared.base + grant.offset;
-            core.active.add(self.bytes);
-            self.lane
-                .give_back(Cached::new(grant.id, addr, self.bytes, 0), &mut core);
+            let epoch = Epoch::new(self.stream(), self.lane.open_tick());
+            core.give_granted(grant, self.bytes, epoch);
         })?;
         self.lane.served(self.bytes, missed, core);
         Ok(Some(grant))
@@ -289,12 +286,7 @@ impl Shared {
         core.under_way.end_one();
         core.under_way.held -= bytes;
         if let Err(error) = core.end(ran) {
-            let Epoch { stream, tick } = epoch;
-            let addr = self.base + grant.offset;
-            match is_slot(bytes) {
-                true => core.give_slot(&Cached::new(grant.id, addr, bytes, tick), stream, tick),
-                false => core.give(grant.id, stream, tick),
-            }
+            core.give_granted(grant, bytes, epoch);
             return Err(error);
         }
         let grant = match is_slot(bytes) {

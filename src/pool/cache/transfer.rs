@@ -26,8 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::heap::size_class::is_slot;
-use crate::heap::{Grant, StreamIndex};
+use crate::heap::{Epoch, Grant, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
@@ -298,11 +297,9 @@ impl Core {
         for block in blocks.drain(..) {
             self.active.sub(block.bytes);
             let forgets = seeded!("cache-forgets-its-histories");
-            let tick = block.tick * u64::from(!forgets);
-            match is_slot(block.bytes) {
-                true => self.give_slot(&block, stream, tick),
-                false => self.give(block.id, stream, tick),
-            }
+            let epoch = Epoch::new(stream, block.tick * u64::from(!forgets));
+            let (id, offset) = (block.id, block.addr - self.arena.base());
+            self.give_granted(Grant { id, offset }, block.bytes, epoch);
         }
         self.on_the_way = blocks;
     }

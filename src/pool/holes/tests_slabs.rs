@@ -2,7 +2,6 @@
 
 use crate::heap::{Epoch, FRESH, Grant, State};
 use crate::pool::PoolConfig;
-use crate::pool::cache::Cached;
 use crate::pool::core::Core;
 use crate::pool::core::tests::{Made, core};
 
@@ -54,22 +53,20 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         let mut made = made(2);
         let (other, held) = made.stream();
         let first = made.slab(0, 64, 16);
-        let base = made.core.arena.base();
-        let slot = |grant: Grant| Cached::new(grant.id, base + grant.offset, 64, 0);
-        let mut taken = vec![slot(first)];
+        let mut taken = vec![first];
         while taken.len() < 4 {
             let found = made.core.look_for_slot(made.slot, 64, false).unwrap();
-            taken.push(slot(made.core.take_slot(made.slot, 64, found, false)));
+            taken.push(made.core.take_slot(made.slot, 64, found, false));
             made.core.active.add(64);
         }
         let [mine, theirs] = [made.slot, other].map(|slot| made.core.open_tick(slot));
-        for (at, block) in taken.iter().enumerate() {
+        for (at, block) in taken.into_iter().enumerate() {
             made.core.active.sub(64);
             let (slot, tick) = match at % 2 {
                 0 => (made.slot, mine),
                 _ => (other, if done { 0 } else { theirs }),
             };
-            made.core.give_slot(block, slot, tick);
+            (made.core).give_granted(block, 64, Epoch::new(slot, tick));
         }
         made.core.check().unwrap();
         assert_eq!(made.core.slabs.mixed().len(), usize::from(!done));
