@@ -42,7 +42,7 @@ impl Backlog {
     }
 
     /// What a caller waits for, without a lock, before it queues more on `stream`.
-    pub(super) fn to_wait_for(&mut self, stream: &Stream) -> Option<Arc<Event>> {
+    pub(super) fn record_to_wait_for(&mut self, stream: &Stream) -> Option<Arc<Event>> {
         let timeline = &stream.core().timeline;
         let (open, (tick, event)) = (timeline.open_tick(), &mut self.records[0]);
         // An error comes again from what the caller queues.

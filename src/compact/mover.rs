@@ -103,7 +103,7 @@ impl Mover {
 
     /// What callers wait for, without a lock, before they queue more on the moving stream: see [`Backlog`].
     pub(crate) fn backlog(&mut self) -> Option<Arc<Event>> {
-        self.backlog.to_wait_for(&self.stream)
+        self.backlog.record_to_wait_for(&self.stream)
     }
 
     /// Most ranges of one patch.
