@@ -95,6 +95,19 @@ fn a_request_of_a_crowded_lane_has_the_pool_grow_and_leaves_what_others_keep() {
 }
 
 #[test]
+fn a_crowded_lane_leaves_its_large_blocks_in_its_cache_where_it_looks_for_a_hole() {
+    for is_crowded in [true, false] {
+        let world = World::new(PoolConfig::default());
+        let lane = world.lane(0);
+        drop(world.pool.alloc(&world.streams[0], MIB).unwrap());
+        assert_eq!(lane.cached_bytes(), MIB);
+        latch(&lane.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
+        let _ = lane.take_ready(2 * MIB, &mut world.pool.shared().core.lock());
+        assert_eq!(lane.cached_bytes() > 0, is_crowded);
+    }
+}
+
+#[test]
 fn a_near_block_is_larger_by_an_eighth_at_most_by_no_more_than_a_mib_and_no_slot() {
     let world = World::new(PoolConfig::default().cache_bytes(64 * MIB));
     let lane = world.lane(0);

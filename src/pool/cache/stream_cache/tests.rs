@@ -152,6 +152,18 @@ fn a_request_empties_the_caches_of_all_streams_in_one_step() {
 }
 
 #[test]
+fn a_request_that_observers_are_told_of_is_served_by_the_cache_too() {
+    let world = World::new(PoolConfig::default().track(true));
+    world.cached(1);
+    let had = in_cache(&world.lane(0));
+    let before = world.pool.stats().steps;
+    let block = world.pool.alloc(&world.streams[0], BYTES).unwrap();
+    assert_eq!(in_cache(&world.lane(0)), had - 1);
+    assert_eq!(world.pool.stats().steps, before);
+    drop(block);
+}
+
+#[test]
 fn a_shrink_to_what_a_block_has_leaves_it_as_it_is() {
     let world = World::new(PoolConfig::default());
     for bytes in [100, BYTES, 3 << 20, (3 << 20) + 1] {
