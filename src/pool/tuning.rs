@@ -1,6 +1,5 @@
-//! Every constant by which the pool finds memory, each with its reason. Figures are of recorded traces and of
-//! programs of
-//! `benches/programs`, replayed on the host device: reserved over live bytes, unless the comment says otherwise. Any
+//! Every constant by which the pool finds memory, each with its reason. Figures are of recorded traces and of programs
+//! of `benches/programs`, replayed on the host device: reserved over live bytes, unless the comment says otherwise. Any
 //! change of placement moves a ratio by up to 0.005, so a smaller difference is no reason.
 //!
 //! The figures of many streams, of the caches' part and of crowded lanes are older than today's pool.
