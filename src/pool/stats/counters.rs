@@ -1,10 +1,7 @@
 //! The pool's counters.
 //!
-//! Most are plain numbers under a lock that the writer holds anyway: a lane's [`Counts`] under its latch, the
+//! Most are plain numbers under a lock that the writer holds anyway: a lane's [`Counts`] under its latch (`lane`), the
 //! heap's [`Gauges`] under the heap's lock. Only [`Elsewhere`] is atomic: other lanes count there what they free.
-//!
-//! For peaks a lane uses the frees elsewhere that it saw last, so it counts too many live blocks, never too few. It
-//! looks again only when a peak seems new.
 
 use std::array::from_fn;
 use std::ops::{Add, Sub};
@@ -12,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Counter, SMALL_BYTES};
-use crate::pool::structure::LaneState;
 use crate::sync::{AtomicU64, Mutex};
 
 /// 0 for a small block, 1 for a large one.
@@ -127,7 +123,7 @@ pub(super) type ByClass<const N: usize> = [Sums<N>; 3];
 pub(crate) struct Counts<const N: usize> {
     allocated: [Sums<N>; 2],
     /// Negative until a new peak is noted.
-    below: ByClass<N>,
+    pub(super) below: ByClass<N>,
 }
 
 impl<const N: usize> Counts<N> {
@@ -150,7 +146,7 @@ impl<const N: usize> Counts<N> {
     }
 
     /// Counts the difference, or in two classes a free in the first and an allocation in the second.
-    fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
+    pub(super) fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
         if from != to {
             self.free(from, before);
             self.allocate(to, after);
@@ -234,63 +230,9 @@ impl<const N: usize> Totals<N> {
 /// What an allocation reads only at a new peak.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Noted {
-    peaks: ByClass<3>,
+    pub(super) peaks: ByClass<3>,
     /// Blocks freed elsewhere, when last seen; the counts have them too.
-    gone: [Blocks; 2],
-}
-
-impl LaneState {
-    #[inline(always)]
-    pub(crate) fn count(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
-        if (self.counts).allocate(class(bytes), Sums::block(bytes, requested)) {
-            self.look_again(elsewhere);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn count_free(&mut self, bytes: u64, requested: u64) {
-        (self.counts).free(class(bytes), Sums::block(bytes, requested));
-    }
-
-    /// Counts that a live block of the first size now has the second.
-    pub(crate) fn resize(&mut self, sizes: [Blocks; 2], elsewhere: &Elsewhere) {
-        (self.counts).resize(sizes.map(|it| (class(it.bytes()), it)));
-        self.look_again(elsewhere);
-    }
-
-    #[cold]
-    fn look_again(&mut self, elsewhere: &Elsewhere) {
-        self.with_totals(elsewhere, Totals::note_peak);
-    }
-
-    pub(super) fn with_totals(&mut self, elsewhere: &Elsewhere, change: fn(&mut Totals<3>)) {
-        let mut totals = self.totals(elsewhere);
-        change(&mut totals);
-        (self.counts, self.noted.peaks) = (totals.counts, totals.peaks);
-    }
-
-    /// The totals, with all frees elsewhere until now.
-    pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> Totals<3> {
-        let gone = elsewhere.sums();
-        for class in [0, 1] {
-            (self.counts).free(class, gone[class] - self.noted.gone[class]);
-        }
-        self.noted.gone = gone;
-        Totals {
-            counts: self.counts,
-            peaks: self.noted.peaks,
-        }
-    }
-
-    pub(crate) fn live_bytes(&mut self, elsewhere: &Elsewhere) -> u64 {
-        self.totals(elsewhere).live()[2].bytes()
-    }
-
-    /// Blocks allocated, less those freed on this lane.
-    pub(crate) fn blocks(&self) -> i64 {
-        let Noted { peaks, gone } = &self.noted;
-        (peaks[2] - self.counts.below[2] + gone[0] + gone[1]).0[0] as i64
-    }
+    pub(super) gone: [Blocks; 2],
 }
 
 /// Bytes of one kind in small and in large blocks or holes.

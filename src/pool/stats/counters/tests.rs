@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::pool::structure::LaneState;
 
 fn sums(of: [i64; 3]) -> Blocks {
     Sums(of.map(|it| it as u64))
