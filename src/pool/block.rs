@@ -208,7 +208,7 @@ impl Block {
             } else {
                 let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
                 let mut core = lane.shared.core.lock();
-                lane.count(|state, away| state.resize(sizes, away));
+                lane.count(|counters, away| counters.resize(sizes, away));
                 core.shrink(self.id(), before - capacity, lane.slot, tick);
             }
             self.resized(capacity, bytes);
@@ -257,7 +257,7 @@ impl Block {
             return Ok(false);
         }
         let sizes = [self.size(), Sums::block(capacity, bytes)];
-        lane.count(|state, away| state.resize(sizes, away));
+        lane.count(|counters, away| counters.resize(sizes, away));
         drop(core);
         self.resized(capacity, bytes);
         self.tell(Event::Resize(before, capacity, bytes));

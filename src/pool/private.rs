@@ -207,7 +207,7 @@ impl Lane {
             {
                 let mut parts = lock(&private.parts);
                 if let Some(addr) = parts.take(bytes) {
-                    self.count(|state, away| state.count(bytes, requested, away));
+                    self.count(|counters, away| counters.allocate(bytes, requested, away));
                     self.enter();
                     return Ok(Block::new(self, NONE, addr, bytes, requested));
                 }
@@ -221,7 +221,7 @@ impl Lane {
     /// Sets which lane of private memory serves requests while the stream is under capture; returns the one before.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
         let mut state = latch(&self.state);
-        state.cache.aside = state.retired || state.asleep || captured.is_some();
+        state.aside = state.retired || state.asleep || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
     }
 
@@ -278,7 +278,7 @@ impl Lane {
         let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
         let gone = {
             let mut parts = lock(&private.parts);
-            home.count(|state, _| state.count_free(block.bytes, requested));
+            home.count(|counters, _| counters.free(block.bytes, requested));
             parts.give(block.addr, block.bytes, capture.is_some() && same)
         };
         drop(gone);
@@ -291,7 +291,7 @@ impl Lane {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|it| Arc::ptr_eq(&private.recorder, &it));
         let mut parts = lock(&private.parts);
-        self.count(|state, away| state.resize(sizes, away));
+        self.count(|counters, away| counters.resize(sizes, away));
         if again {
             let [before, after] = sizes.map(Blocks::bytes);
             parts.file(addr + after, before - after);

@@ -111,7 +111,7 @@ impl Lane {
     pub(super) fn set_asleep(&self, asleep: bool) {
         let mut state = latch(&self.state);
         state.asleep = asleep;
-        state.cache.aside = state.retired || asleep || state.captured.is_some();
+        state.aside = state.retired || asleep || state.captured.is_some();
     }
 }
 

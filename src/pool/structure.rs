@@ -12,7 +12,7 @@ use super::cache::{Cache, Cached};
 use super::core::CoreLock;
 use super::pressure::ReliefStep;
 use super::stats::Steps;
-use super::stats::counters::{Counts, Elsewhere, Noted, Spilled, Totals};
+use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::Tracker;
 use crate::arena::FrameId;
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
@@ -161,16 +161,17 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
 pub(crate) struct LaneState {
     /// Most bytes that the cache keeps.
     pub(super) room: u64,
-    pub(super) counts: Counts<3>,
-    pub(crate) cache: Cache,
-    pub(super) noted: Noted,
     /// The size that the cache missed last, and how often in a row.
     pub(super) missed: (u64, u64),
     /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.
     pub(super) crowded: u32,
+    /// The cache is not used: the lane is retired, asleep or under capture.
+    pub(crate) aside: bool,
     /// Nothing more is allocated here, and the cache keeps nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,
+    pub(super) counters: Counters,
+    pub(crate) cache: Cache,
     /// While the stream is being captured into a graph: the lane of its private memory.
     pub(crate) captured: Option<Arc<Lane>>,
 }

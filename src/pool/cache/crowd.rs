@@ -20,7 +20,7 @@ impl Lane {
     /// Makes the lane crowded if a thread has the pool's lock now, unless the pool's caches keep nothing.
     pub(super) fn look_for_others(&self, state: &mut LaneState) {
         if self.shared.cache_bytes > 0 && self.shared.core.is_taken() {
-            let live = state.live_bytes(&self.others.elsewhere);
+            let live = state.counters.live_bytes(&self.others.elsewhere);
             state.crowded = CROWDED_MISSES;
             let room = self.shared.cache_bytes.saturating_add(live / CROWDED_PART);
             state.room = state.room.max(room);
@@ -37,7 +37,7 @@ impl Lane {
         if state.crowded == 0 {
             self.look_for_others(&mut state);
         }
-        if state.crowded == 0 || state.cache.aside {
+        if state.crowded == 0 || state.aside {
             return None;
         }
         state.crowded -= 1;
@@ -56,7 +56,7 @@ impl Lane {
         if seeded!("nearest-block-has-the-size-asked-for") {
             near.bytes = bytes;
         }
-        state.count(near.bytes, requested, &self.others.elsewhere);
+        (state.counters).allocate(near.bytes, requested, &self.others.elsewhere);
         Some(near)
     }
 }

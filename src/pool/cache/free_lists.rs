@@ -62,12 +62,10 @@ impl Cached {
 #[repr(C)]
 pub(crate) struct Cache {
     pub(super) bytes: u64,
+    entries: Vec<Cached>,
     spare: u32,
     /// There may be blocks of more than [`BINS`] units.
     pub(super) large: bool,
-    /// The cache is not used: the lane is retired, asleep or under capture.
-    pub(crate) aside: bool,
-    entries: Vec<Cached>,
     /// Bins that may have entries: a drain clears a bit, and a search that finds its bin empty.
     occupied: Bitmap,
     heads: [u32; ALL],
@@ -81,7 +79,6 @@ impl Default for Cache {
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             large: false,
-            aside: false,
             bytes: 0,
         }
     }

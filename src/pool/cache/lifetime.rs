@@ -47,12 +47,12 @@ impl Lane {
     /// Retires the lane: from now on frees go straight to the heap, and the last one ends the lane.
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
-        state.cache.aside = true;
+        state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
         // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave.
-        let here = 1 + state.blocks();
+        let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
         (self.others.outstanding.0).fetch_add(out, Ordering::AcqRel);
         drop(state);

@@ -19,7 +19,7 @@ use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, StreamIndex, UNIT};
 use crate::pool::core::{Core, CoreGuard};
 use crate::pool::observers::Event;
-use crate::pool::stats::counters::Elsewhere;
+use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{
     Block, IdAndSlack, Lane, LaneParts, LaneState, Others, Private, Shared,
 };
@@ -39,13 +39,6 @@ pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
 
 impl LaneState {
-    /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
-    #[inline]
-    pub(super) fn has_room(&self, bytes: u64) -> bool {
-        let fits = self.cache.bytes + bytes <= self.room || self.cache.is_empty();
-        fits && !self.cache.is_full() && !self.cache.aside
-    }
-
     #[inline]
     fn miss(&mut self, bytes: u64) {
         let again = u64::from(self.missed.0 == bytes);
@@ -77,12 +70,12 @@ impl Lane {
         hold: &Arc<()>,
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
-        let mut state = LaneState {
+        let state = LaneState {
             room: shared.cache_bytes,
+            aside: private.is_some(),
             retired: private.is_some(),
             ..LaneState::default()
         };
-        state.cache.aside = private.is_some();
         let lane = Arc::new(Ending::of(LaneParts {
             state: Latch::new(state),
             slots: shared.slots,
@@ -117,7 +110,7 @@ impl Lane {
         let Some(mut state) = try_latch(&self.state) else {
             return (0, BUSY);
         };
-        if state.cache.aside {
+        if state.aside {
             return (0, BUSY);
         }
         let Some(kept) = state.cache.pop(bytes) else {
@@ -127,7 +120,7 @@ impl Lane {
                 false => self.serve_ready(state, bytes, requested),
             };
         };
-        state.count(bytes, requested, &self.others.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         (kept.addr, IdAndSlack::of(kept.id, bytes, requested))
     }
 
@@ -165,7 +158,7 @@ impl Lane {
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
             return (0, MISSED);
         };
-        state.count(bytes, requested, &self.others.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         let missed = state.missed;
         drop(state);
         self.served(bytes, missed, core);
@@ -201,7 +194,7 @@ impl Lane {
         if has_ended && !seeded!("ended-lane-serves-a-request") {
             return Err(Error::invalid("pool", "it is closed: make another"));
         }
-        state.count(bytes, requested, &self.others.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         Ok(state.missed)
     }
 
@@ -212,8 +205,8 @@ impl Lane {
         core.give_on_the_way(self.slot);
     }
 
-    pub(crate) fn count<T>(&self, count: impl FnOnce(&mut LaneState, &Elsewhere) -> T) -> T {
-        count(&mut latch(&self.state), &self.others.elsewhere)
+    pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
+        count(&mut latch(&self.state).counters, &self.others.elsewhere)
     }
 
     pub(crate) fn cached_bytes(&self) -> u64 {
@@ -238,10 +231,10 @@ impl Lane {
             // A graph's memory has no slabs.
             return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
-        if !state.cache.aside
+        if !state.aside
             && let Some(kept) = state.cache.pop(bytes)
         {
-            state.count(bytes, requested, &self.others.elsewhere);
+            (state.counters).allocate(bytes, requested, &self.others.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
         state.miss(bytes);
@@ -305,13 +298,13 @@ impl Lane {
         let mut state = latch(&self.state);
         // Built where it goes, not copied there.
         let block = || Cached::new(extent.id(), addr, bytes, tick);
-        if !state.has_room(bytes) {
+        if !self.has_room(&state, bytes) {
             return self.free_by_core(state, self, block(), requested);
         }
         let rounds = seeded!("rounded-bytes-counted-as-requested");
         let requested = if rounds { bytes } else { requested };
         // Nothing uses the lane after this: once the latch is released, it may retire and end.
-        state.count_free(bytes, requested);
+        state.counters.free(bytes, requested);
         state.cache.push(block());
     }
 
@@ -319,7 +312,7 @@ impl Lane {
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = latch(&self.state);
         // A part of a graph's memory has no extent.
-        if block.id == NONE || !state.has_room(block.bytes) {
+        if block.id == NONE || !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, home, block, requested);
         }
         // A lane with room is not retired, and will not be until the latch is released.
@@ -338,6 +331,13 @@ impl Lane {
             self.enter();
         }
         self.others.elsewhere.add(block.bytes, requested)
+    }
+
+    /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
+    #[inline]
+    pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
+        let fits = state.cache.bytes + bytes <= state.room || state.cache.is_empty();
+        fits && !state.cache.is_full() && !state.aside
     }
 
     /// The core, for a free; `None` in a host call where another thread has it, which the driver may keep until the
@@ -379,7 +379,7 @@ impl Lane {
         }
         // A full cache gets more room if others have the pool's lock.
         self.look_for_others(&mut state);
-        let has_room = block.id != NONE && state.has_room(block.bytes);
+        let has_room = block.id != NONE && self.has_room(&state, block.bytes);
         drop(state);
         if has_room {
             return self.free_foreign(home, block, requested);
@@ -391,7 +391,7 @@ impl Lane {
         if state.crowded == 0 {
             state.room = core.cache_room();
         }
-        if !state.has_room(block.bytes) {
+        if !self.has_room(&state, block.bytes) {
             let mut stays = state.crowded > 0;
             if home.slot != self.slot {
                 drop(state);
@@ -405,12 +405,12 @@ impl Lane {
         // A retired lane waits for each of its blocks.
         let leaves = match std::ptr::eq(self, home) {
             true => {
-                state.count_free(block.bytes, requested);
+                state.counters.free(block.bytes, requested);
                 state.retired
             }
             false => home.count_elsewhere(&block, requested),
         };
-        match state.has_room(block.bytes) {
+        match self.has_room(&state, block.bytes) {
             true => state.cache.push(block),
             false => core.on_the_way.push(block),
         }

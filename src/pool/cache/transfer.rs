@@ -218,7 +218,7 @@ impl Lane {
     fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
         let mut state = latch(&self.state);
-        while let Some(block) = blocks.pop_if(|block| state.has_room(block.bytes)) {
+        while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
             state.cache.push(Cached { tick, ..block });
         }
     }

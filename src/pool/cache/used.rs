@@ -107,11 +107,11 @@ impl Lane {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);
         let mut state = latch(&self.state);
-        if state.cache.aside || waiting.used.len() == MOST_USED {
+        if state.aside || waiting.used.len() == MOST_USED {
             return false;
         }
         let (bytes, requested) = (block.capacity(), block.bytes());
-        state.count_free(bytes, requested);
+        state.counters.free(bytes, requested);
         waiting.used.push(Used {
             block: Cached::new(block.id(), block.addr(), bytes, self.open_tick()),
             stream: self.slot,
@@ -128,7 +128,7 @@ impl Lane {
     /// Makes the lane's stream wait for the other uses of blocks that it freed, before [`Lane::retire`]: a driver may
     /// keep the caller until a host call has run, which may ask for the locks of that.
     pub(in crate::pool) fn wait_for_used(&self) {
-        latch(&self.state).cache.aside = true;
+        latch(&self.state).aside = true;
         if !self.shared.transfer.has_used() {
             return;
         }

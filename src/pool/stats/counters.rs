@@ -1,7 +1,10 @@
 //! The pool's counters.
 //!
-//! Most are plain numbers under a lock that the writer holds anyway: a lane's [`Counts`] under its latch (`lane`), the
+//! Most are plain numbers under a lock that the writer holds anyway: a lane's [`Counters`] under its latch, the
 //! heap's [`Gauges`] under the heap's lock. Only [`Elsewhere`] is atomic: other lanes count there what they free.
+//!
+//! For peaks a lane uses the frees elsewhere that it saw last, so it counts too many live blocks, never too few. It
+//! looks again only when a peak seems new.
 
 use std::array::from_fn;
 use std::ops::{Add, Sub};
@@ -27,8 +30,7 @@ pub(crate) type Blocks = Sums<3>;
 impl Blocks {
     #[inline]
     pub(crate) fn block(bytes: u64, requested: u64) -> Self {
-        // With a constant 1 a compiler adds two numbers at once, and reads the constant from memory.
-        Self([u64::from(bytes > 0), bytes, requested])
+        Self([1, bytes, requested])
     }
 
     #[inline]
@@ -48,10 +50,11 @@ impl<const N: usize> Sums<N> {
         self.with(other, |a, b| (a as i64).max(b as i64) as u64)
     }
 
-    /// With one branch.
+    /// Whether any number is above that of `bar`, with one branch.
     #[inline]
-    fn is_any_negative(self) -> bool {
-        (self.0.into_iter().fold(0, |signs, it| signs | it) as i64) < 0
+    fn exceeds(self, bar: Self) -> bool {
+        let Self(room) = bar - self;
+        (room.into_iter().fold(0, |signs, room| signs | room) as i64) < 0
     }
 }
 
@@ -114,73 +117,22 @@ impl Elsewhere {
     }
 }
 
-/// Numbers for small blocks, large blocks, all.
-pub(super) type ByClass<const N: usize> = [Sums<N>; 3];
-
-/// What was allocated, by class, and how much less is live than at the peak: all that an allocation or a free writes.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Counts<const N: usize> {
-    allocated: [Sums<N>; 2],
-    /// Negative until a new peak is noted.
-    pub(super) below: ByClass<N>,
-}
-
-impl<const N: usize> Counts<N> {
-    /// Counts an allocation; true if more is live than the peaks.
-    ///
-    /// Inlined: a call loads what was just stored in parts. A hot pair takes 18 ns, and 25 ns with a call.
-    #[inline(always)]
-    pub(super) fn allocate(&mut self, class: usize, sums: Sums<N>) -> bool {
-        let below = [self.below[class] - sums, self.below[2] - sums];
-        self.allocated[class] = self.allocated[class] + sums;
-        [self.below[class], self.below[2]] = below;
-        below[0].is_any_negative() | below[1].is_any_negative()
-    }
-
-    #[inline]
-    pub(super) fn free(&mut self, class: usize, sums: Sums<N>) {
-        for of in [class, 2] {
-            self.below[of] = self.below[of] + sums;
-        }
-    }
-
-    /// Counts the difference, or in two classes a free in the first and an allocation in the second.
-    pub(super) fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
-        if from != to {
-            self.free(from, before);
-            self.allocate(to, after);
-        } else if (after - before).is_any_negative() {
-            self.free(from, before - after);
-        } else {
-            self.allocate(to, after - before);
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals<const N: usize> {
-    pub(super) counts: Counts<N>,
-    pub(super) peaks: ByClass<N>,
+    /// For small blocks, large blocks, all.
+    pub(super) peaks: [Sums<N>; 3],
+    pub(super) allocated: [Sums<N>; 2],
+    /// Last, next to the lane's cache: a free writes these two only.
+    pub(super) freed: [Sums<N>; 2],
 }
 
 impl<const N: usize> Totals<N> {
     /// Live small blocks, large blocks, all. Never negative, whatever is freed during the read.
-    pub(super) fn live(&self) -> ByClass<N> {
+    pub(super) fn live(&self) -> [Sums<N>; 3] {
         let [small, large] =
-            [0, 1].map(|of| (self.peaks[of] - self.counts.below[of]).most(Sums::default()));
+            [0, 1].map(|of| (self.allocated[of] - self.freed[of]).most(Sums::default()));
         [small, large, small + large]
-    }
-
-    fn freed(&self) -> [Sums<N>; 2] {
-        [0, 1].map(|of| self.counts.allocated[of] - (self.peaks[of] - self.counts.below[of]))
-    }
-
-    pub(super) fn set_peaks(&mut self, to: ByClass<N>) {
-        for of in [0, 1, 2] {
-            self.counts.below[of] = self.counts.below[of] + to[of] - self.peaks[of];
-        }
-        self.peaks = to;
     }
 
     #[cold]
@@ -188,38 +140,56 @@ impl<const N: usize> Totals<N> {
         self.raise(self.live());
     }
 
-    fn raise(&mut self, to: ByClass<N>) {
-        self.set_peaks([0, 1, 2].map(|of| self.peaks[of].most(to[of])));
+    fn raise(&mut self, to: [Sums<N>; 3]) {
+        self.peaks = [0, 1, 2].map(|of| self.peaks[of].most(to[of]));
     }
 
     pub(super) fn reset_peaks(&mut self) {
-        self.set_peaks(self.live());
+        self.peaks = self.live();
     }
 
-    /// Adds what `other` allocated.
-    pub(super) fn merge_allocated(&mut self, other: &Self) {
-        for class in [0, 1] {
-            self.counts.allocate(class, other.counts.allocated[class]);
+    /// Counts an allocation; true if more is live than the peaks.
+    ///
+    /// Inlined: a call loads what was just stored in parts. A hot pair takes 18 ns, and 25 ns with a call.
+    #[inline(always)]
+    fn allocate(&mut self, class: usize, sums: Sums<N>) -> bool {
+        let allocated = self.allocated[class] + sums;
+        self.allocated[class] = allocated;
+        let live = allocated - self.freed[class];
+        let all = live + self.allocated[1 - class] - self.freed[1 - class];
+        live.exceeds(self.peaks[class]) | all.exceeds(self.peaks[2])
+    }
+
+    #[inline]
+    fn free(&mut self, class: usize, sums: Sums<N>) {
+        self.freed[class] = self.freed[class] + sums;
+    }
+
+    /// Counts the difference, or in two classes a free in the first and an allocation in the second.
+    fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
+        if from != to {
+            self.free(from, before);
+            self.allocate(to, after);
+        } else if before.exceeds(after) {
+            self.free(from, before - after);
+        } else {
+            self.allocate(to, after - before);
         }
     }
 
-    /// Adds what `other` freed. The peaks become at least its peaks.
-    pub(super) fn merge_freed(&mut self, other: &Self) {
+    /// Adds `other`. The peaks become at least its peaks.
+    pub(super) fn merge(&mut self, other: &Self) {
         for class in [0, 1] {
-            self.counts.free(class, other.freed()[class]);
+            self.allocate(class, other.allocated[class]);
+            self.free(class, other.freed[class]);
         }
         self.raise(other.peaks);
-    }
-
-    pub(super) fn merge(&mut self, other: &Self) {
-        self.merge_allocated(other);
-        self.merge_freed(other);
     }
 
     /// The figures of small blocks, large blocks, all.
     pub(super) fn counters(&self) -> [[Counter; N]; 3] {
         let all = |of: [Sums<N>; 2]| [of[0], of[1], of[0] + of[1]];
-        let (allocated, freed) = (all(self.counts.allocated), all(self.freed()));
+        let (allocated, freed) = (all(self.allocated), all(self.freed));
         [0, 1, 2].map(|of| {
             let [allocated, freed, peak] = [allocated[of], freed[of], self.peaks[of]];
             from_fn(|at| Counter::new(allocated.0[at], freed.0[at], peak.0[at]))
@@ -227,12 +197,57 @@ impl<const N: usize> Totals<N> {
     }
 }
 
-/// What an allocation reads only at a new peak.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Noted {
-    pub(super) peaks: ByClass<3>,
-    /// Blocks freed elsewhere, when last seen; the counts have them too.
-    pub(super) gone: [Blocks; 2],
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Counters {
+    /// Blocks freed elsewhere, when last seen; `totals` counts them too.
+    gone: [Blocks; 2],
+    totals: Totals<3>,
+}
+
+impl Counters {
+    #[inline(always)]
+    pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
+        if (self.totals).allocate(class(bytes), Sums::block(bytes, requested)) {
+            self.look_again(elsewhere);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
+        (self.totals).free(class(bytes), Sums::block(bytes, requested));
+    }
+
+    /// Counts that a live block of the first size now has the second.
+    pub(crate) fn resize(&mut self, sizes: [Blocks; 2], elsewhere: &Elsewhere) {
+        (self.totals).resize(sizes.map(|it| (class(it.bytes()), it)));
+        self.look_again(elsewhere);
+    }
+
+    #[cold]
+    fn look_again(&mut self, elsewhere: &Elsewhere) {
+        self.totals(elsewhere).note_peak();
+    }
+
+    /// The totals, with all frees elsewhere until now.
+    pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> &mut Totals<3> {
+        let gone = elsewhere.sums();
+        for class in [0, 1] {
+            self.totals.free(class, gone[class] - self.gone[class]);
+        }
+        self.gone = gone;
+        &mut self.totals
+    }
+
+    pub(crate) fn live_bytes(&mut self, elsewhere: &Elsewhere) -> u64 {
+        self.totals(elsewhere).live()[2].bytes()
+    }
+
+    /// Blocks allocated, less those freed on this lane.
+    pub(crate) fn blocks(&self) -> i64 {
+        let left = |of: usize| self.totals.allocated[of] - self.totals.freed[of] + self.gone[of];
+        (left(0) + left(1)).0[0] as i64
+    }
 }
 
 /// Bytes of one kind in small and in large blocks or holes.
@@ -241,19 +256,18 @@ pub(crate) type Gauges = Totals<1>;
 impl Gauges {
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
-        if self.counts.allocate(class(bytes), Sums([bytes])) {
+        if self.allocate(class(bytes), Sums([bytes])) {
             self.note_peak();
         }
     }
 
     #[inline]
     pub(crate) fn sub(&mut self, bytes: u64) {
-        self.counts.free(class(bytes), Sums([bytes]));
+        self.free(class(bytes), Sums([bytes]));
     }
 
     pub(crate) fn block_resized(&mut self, before: u64, after: u64) {
-        self.counts
-            .resize([before, after].map(|bytes| (class(bytes), Sums([bytes]))));
+        self.resize([before, after].map(|bytes| (class(bytes), Sums([bytes]))));
         self.note_peak();
     }
 
@@ -261,8 +275,7 @@ impl Gauges {
     pub(super) fn set(&mut self, bytes: [u64; 2]) {
         let live = self.live();
         for class in [0, 1] {
-            self.counts
-                .resize([(class, live[class]), (class, Sums([bytes[class]]))]);
+            self.resize([(class, live[class]), (class, Sums([bytes[class]]))]);
         }
         self.note_peak();
     }

@@ -1,8 +1,6 @@
-//! A pool's statistics: `counters`, those of a `lane`, their `report`, the `snapshot` of all memory, live blocks
-//! (`leaks`), slow steps.
+//! A pool's statistics: `counters`, their `report`, the `snapshot` of all memory, live blocks (`leaks`), slow steps.
 
 pub(crate) mod counters;
-mod lane;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;

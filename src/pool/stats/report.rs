@@ -10,13 +10,13 @@ use crate::device::{lock, stream_words};
 use crate::error::Bytes;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::structure::{Books, Lane, LaneState, Served, Shared};
+use crate::pool::structure::{Books, Lane, Served, Shared};
 use crate::pool::tuning::READ_PART;
 use crate::seeded::seeded;
 use crate::sync::{latch, try_lock};
 
 fn totals(lane: &Lane) -> Totals<3> {
-    lane.count(LaneState::totals)
+    lane.count(|counters, elsewhere| *counters.totals(elsewhere))
 }
 
 /// For small blocks, large blocks, all.
@@ -59,22 +59,28 @@ impl Books {
         for entry in self.streams.values_mut() {
             entry.now = entry.past;
             for lane in &entry.lanes {
-                entry.now.merge_allocated(&totals(lane));
+                entry.now.merge(&Totals {
+                    allocated: totals(lane).allocated,
+                    ..Totals::default()
+                });
             }
         }
         let mut all = self.past;
         for entry in self.streams.values_mut() {
             for lane in &entry.lanes {
-                entry.now.merge_freed(&totals(lane));
+                entry.now.merge(&Totals {
+                    allocated: Default::default(),
+                    ..totals(lane)
+                });
             }
             entry.now.note_peak();
-            entry.past.set_peaks(entry.now.peaks);
+            entry.past.peaks = entry.now.peaks;
             if entry.is_counted() {
                 all.merge(&entry.now);
             }
         }
         all.note_peak();
-        self.past.set_peaks(all.peaks);
+        self.past.peaks = all.peaks;
         all
     }
 
@@ -95,7 +101,7 @@ impl Books {
         if entry.lanes.is_empty() {
             let mut past = entry.past;
             if seeded!("peaks-go-with-their-stream") {
-                past.set_peaks(Default::default());
+                past.peaks = Default::default();
             }
             self.streams.remove(&uid);
             if counted {
@@ -208,11 +214,11 @@ impl Pool {
     pub fn reset_peaks(&self) {
         let shared = self.shared();
         let mut books = lock(&shared.books);
-        books.past.set_peaks(Default::default());
+        books.past.peaks = Default::default();
         for entry in books.streams.values_mut() {
-            entry.past.set_peaks(Default::default());
+            entry.past.peaks = Default::default();
             for lane in &entry.lanes {
-                lane.count(|state, away| state.with_totals(away, Totals::reset_peaks));
+                lane.count(|counters, elsewhere| counters.totals(elsewhere).reset_peaks());
             }
         }
         books.read();

@@ -20,7 +20,7 @@ impl Others {
     fn end(&self) {
         assert_eq!(
             self.elsewhere.sums()[0],
-            Sums::block(100, 50) + Sums::block(200, 150)
+            Sums::block(300, 200) + Sums::block(0, 0)
         );
         self.ended.fetch_add(1, Ordering::AcqRel);
     }

@@ -4,7 +4,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::structure::LaneState;
 
 fn sums(of: [i64; 3]) -> Blocks {
     Sums(of.map(|it| it as u64))
@@ -16,11 +15,14 @@ fn sums_are_compared_and_added_field_by_field() {
     assert_eq!(a + b, sums([-3, 30, 360]));
     assert_eq!(a - b, sums([5, -70, 240]));
     assert_eq!(a.most(b), sums([1, 50, 300]));
+    let bar = sums([1, 20, 300]);
     for at in 0..8u64 {
-        let less = [0, 1, 2].map(|bit| -((at >> bit & 1) as i64));
-        assert_eq!(sums(less).is_any_negative(), at != 0, "{less:?}");
+        // Which of the fields are more.
+        let more = [0, 1, 2].map(|bit| (at >> bit & 1) as i64);
+        let other = sums([1 + more[0], 20 + more[1], 300 + more[2]]);
+        assert_eq!(other.exceeds(bar), at != 0, "{more:?}");
     }
-    assert!(!sums([1, 19, i64::MAX]).is_any_negative());
+    assert!(!sums([-1, 19, 299]).exceeds(bar));
     assert_eq!([1, SMALL_BYTES, SMALL_BYTES + 1].map(class), [0, 0, 1]);
 }
 
@@ -29,7 +31,7 @@ type Held = (u64, u64);
 
 /// A stream cache's counters, what it has live, and the most there was of each class and of both.
 struct Model {
-    lane: LaneState,
+    counters: Counters,
     elsewhere: Elsewhere,
     live: Vec<Held>,
     most: [Blocks; 3],
@@ -65,7 +67,7 @@ impl Model {
         };
         self.live.push(after);
         let pair = [before, after].map(|held| Sums::block(held.0, held.1));
-        self.lane.resize(pair, &self.elsewhere);
+        self.counters.resize(pair, &self.elsewhere);
         let (from, to) = (class(before.0), class(after.0));
         if from != to {
             self.freed[from] = self.freed[from] + pair[0];
@@ -83,13 +85,13 @@ impl Model {
                 self.live.push(held);
                 let of = class(held.0);
                 self.allocated[of] = self.allocated[of] + Sums::block(held.0, held.1);
-                self.lane.count(held.0, held.1, &self.elsewhere);
+                (self.counters).allocate(held.0, held.1, &self.elsewhere);
             }
             4 | 5 if !self.live.is_empty() => {
                 let (bytes, requested) = self.take(at);
                 let of = class(bytes);
                 self.freed[of] = self.freed[of] + Sums::block(bytes, requested);
-                self.lane.count_free(bytes, requested);
+                self.counters.free(bytes, requested);
             }
             6 if !self.live.is_empty() => {
                 let (bytes, requested) = self.take(at);
@@ -98,7 +100,7 @@ impl Model {
             }
             7 if !self.live.is_empty() => self.resize(at, held),
             8 if at.is_multiple_of(4) => {
-                self.lane.with_totals(&self.elsewhere, Totals::reset_peaks);
+                self.counters.totals(&self.elsewhere).reset_peaks();
                 self.most = self.now();
             }
             _ => {}
@@ -110,19 +112,16 @@ impl Model {
         for (most, now) in self.most.iter_mut().zip(now) {
             *most = most.most(now);
         }
-        let blocks = self.live.len() as u64 + self.gone;
-        assert_eq!(self.lane.blocks(), blocks as i64);
-        assert_eq!(self.lane.noted.peaks, self.most);
-        assert_eq!(self.lane.counts.allocated, self.allocated);
-        // As far as the lane has seen: a copy sees all.
-        let (counts, noted) = (self.lane.counts, self.lane.noted);
-        let totals = self.lane.totals(&self.elsewhere);
-        (self.lane.counts, self.lane.noted) = (counts, noted);
+        let (totals, seen) = (&self.counters.totals, self.counters.gone);
+        assert_eq!(totals.peaks, self.most);
+        assert_eq!(totals.allocated, self.allocated);
         let gone = self.elsewhere.sums();
-        assert_eq!(totals.live(), now);
         for of in [0, 1] {
-            assert_eq!(totals.freed()[of], self.freed[of] + gone[of]);
+            assert_eq!(totals.freed[of] - seen[of], self.freed[of]);
+            assert_eq!(self.allocated[of] - self.freed[of] - gone[of], now[of]);
         }
+        let blocks = self.live.len() as u64 + self.gone;
+        assert_eq!(self.counters.blocks(), blocks as i64);
     }
 }
 
@@ -143,7 +142,7 @@ proptest! {
         steps in vec((0u8..9, any::<u32>(), size()), 1..120),
     ) {
         let mut model = Model {
-            lane: LaneState::default(),
+            counters: Counters::default(),
             elsewhere: Elsewhere::default(),
             live: Vec::new(),
             most: Default::default(),
@@ -160,20 +159,20 @@ proptest! {
 
 #[test]
 fn a_peak_is_looked_at_again_only_once_more_is_live_than_it_has() {
-    let (mut lane, elsewhere) = (LaneState::default(), Elsewhere::default());
+    let (mut counters, elsewhere) = (Counters::default(), Elsewhere::default());
     let block = Sums::block(100, 100);
     let most = (0..8).fold(Sums::default(), |sum, _| sum + block);
-    (0..8).for_each(|_| lane.count(100, 100, &elsewhere));
-    assert_eq!(lane.noted.peaks, [most, Sums::default(), most]);
-    (0..5).for_each(|_| lane.count_free(100, 100));
+    (0..8).for_each(|_| counters.allocate(100, 100, &elsewhere));
+    assert_eq!(counters.totals.peaks, [most, Sums::default(), most]);
+    (0..5).for_each(|_| counters.free(100, 100));
     // Nobody looks below the peak: what was freed elsewhere is not seen.
     elsewhere.add(100, 100);
-    (0..5).for_each(|_| lane.count(100, 100, &elsewhere));
-    assert_eq!(lane.noted.gone, <[Blocks; 2]>::default());
-    lane.count(100, 100, &elsewhere);
-    assert_eq!((lane.noted.gone[0], lane.noted.peaks[0]), (block, most));
-    lane.count(100, 100, &elsewhere);
-    assert_eq!(lane.noted.peaks[0], most + block);
+    (0..5).for_each(|_| counters.allocate(100, 100, &elsewhere));
+    assert_eq!(counters.gone, <[Blocks; 2]>::default());
+    counters.allocate(100, 100, &elsewhere);
+    assert_eq!((counters.gone[0], counters.totals.peaks[0]), (block, most));
+    counters.allocate(100, 100, &elsewhere);
+    assert_eq!(counters.totals.peaks[0], most + block);
 }
 
 fn gauge(current: u64, peak: u64, allocated: u64) -> Counter {

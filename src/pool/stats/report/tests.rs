@@ -33,14 +33,10 @@ fn a_pair_on_a_stream_that_has_its_cache_does_not_wait_for_who_reads_statistics(
 
 #[test]
 fn totals_are_live_by_class_and_never_below_zero() {
-    let of = |from: u64| {
-        let mut part = Totals::default();
-        let counts = [(from, from / 2), (from + 1, 2 * from)];
-        for (class, (allocated, freed)) in counts.into_iter().enumerate() {
-            part.counts.allocate(class, Sums::block(allocated, 1));
-            part.counts.free(class, Sums::block(freed, 1));
-        }
-        part
+    let of = |from: u64| Totals {
+        allocated: [Sums::block(from, 1), Sums::block(from + 1, 2)],
+        freed: [Sums::block(from / 2, 1), Sums::block(2 * from, 1)],
+        ..Totals::default()
     };
     let mut all = Totals::default();
     [of(100), of(2000)].iter().for_each(|part| all.merge(part));
