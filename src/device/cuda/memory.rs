@@ -61,8 +61,8 @@ type Peer = (u32, CuDevice);
 struct Books {
     table: MappingTable,
     /// Mappings, by address and bytes, whose access could not be set and that could not be unmapped
-    /// afterwards. The driver has them and the mapping table does not, until the device is dropped.
-    stuck: Vec<(Addr, u64)>,
+    /// afterwards, and their handles. The driver has them and the mapping table does not.
+    stuck: Vec<((Addr, u64), Phys)>,
     /// Ranges whose mappings other GPUs may use, by address: their bytes, and those GPUs.
     shared: BTreeMap<Addr, (u64, Vec<Peer>)>,
 }
@@ -112,18 +112,27 @@ impl Memory {
     }
 
     /// Tries again to unmap the stuck mappings, and keeps those that the driver still refuses.
-    /// Returns an error if one of these overlaps the range, which then cannot be used.
-    fn unstick(&self, books: &mut Books, addr: Addr, bytes: u64) -> Result<()> {
+    /// Returns an error if one of these is `in_the_way`.
+    fn unstick(
+        &self,
+        books: &mut Books,
+        in_the_way: impl Fn((Addr, u64), Phys) -> bool,
+    ) -> Result<()> {
         let mut outcome = Ok(());
-        books.stuck.retain(|&mapping| {
+        books.stuck.retain(|&(mapping, phys)| {
             // SAFETY: mapped here and never handed out.
             let code = unsafe { self.driver.cuMemUnmap(mapping.0, mapping.1 as usize) };
-            if code.code != 0 && touch(mapping, (addr, bytes)) {
+            if code.code != 0 && in_the_way(mapping, phys) {
                 outcome = code.ok(self.driver);
             }
             code.code != 0
         });
         outcome
+    }
+
+    /// Returns an error if a stuck mapping overlaps the range, which then cannot be used.
+    fn unstick_in(&self, books: &mut Books, addr: Addr, bytes: u64) -> Result<()> {
+        self.unstick(books, |mapping, _| touch(mapping, (addr, bytes)))
     }
 
     pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
@@ -149,7 +158,7 @@ impl Memory {
     pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut books = lock(&self.books);
         books.table.check_unreserve(addr, bytes)?;
-        self.unstick(&mut books, addr, bytes)?;
+        self.unstick_in(&mut books, addr, bytes)?;
         // SAFETY: the mapping table says that this is a whole range of ours with nothing mapped in it, and
         // nothing is stuck there.
         unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
@@ -209,18 +218,19 @@ impl Memory {
 
     pub(super) fn release(&self, phys: Phys) -> Result<()> {
         let mut books = lock(&self.books);
-        let table = &mut books.table;
-        let handle = table.live(phys)?;
+        let handle = books.table.live(phys)?;
+        // The driver would keep the memory, which nothing would count.
+        self.unstick(&mut books, |_, stuck| stuck == phys)?;
         // SAFETY: the mapping table says that the handle is ours and not released.
         unsafe { self.driver.cuMemRelease(handle.token) }.ok(self.driver)?;
-        table.note_release(phys);
+        books.table.note_release(phys);
         Ok(())
     }
 
     pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut books = lock(&self.books);
         let handle = books.table.check_map(addr, bytes, phys)?;
-        self.unstick(&mut books, addr, bytes)?;
+        self.unstick_in(&mut books, addr, bytes)?;
         // SAFETY: the mapping table says that the place is in a range of ours with nothing mapped there,
         // and nothing is stuck there.
         unsafe {
@@ -239,9 +249,9 @@ impl Memory {
                 .cuMemSetAccess(addr, bytes as usize, access.as_ptr(), access.len())
         };
         if let Err(error) = allowed.ok(self.driver) {
-            books.stuck.push((addr, bytes));
-            // If the mapping stays, the next caller that wants the place gets the error.
-            let _ = self.unstick(&mut books, addr, bytes);
+            books.stuck.push(((addr, bytes), phys));
+            // If the mapping stays, the next caller that wants the place or the memory back gets the error.
+            let _ = self.unstick_in(&mut books, addr, bytes);
             return Err(error);
         }
         books.table.note_map(addr, bytes, phys);
@@ -264,19 +274,20 @@ impl Memory {
     pub(super) fn clear(&self) {
         let mut books = lock(&self.books);
         // Mappings that stay stuck are handled below.
-        let _ = self.unstick(&mut books, 0, 0);
-        let Books { table, stuck, .. } = &mut *books;
+        let _ = self.unstick_in(&mut books, 0, 0);
+        let Books { table, stuck, .. } = &*books;
         // SAFETY: no arguments. Queued work may use the memory that is about to be unmapped; if it
         // cannot be waited for, everything stays until the process ends.
         if table.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
         {
             return;
         }
+        let mut left: Vec<_> = stuck.iter().map(|(mapping, _)| *mapping).collect();
         // After a failure below, the driver keeps the resource until the process ends.
         for (addr, bytes) in table.mappings() {
             // SAFETY: a mapping of ours that nothing uses any more.
             if unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0 {
-                stuck.push((addr, bytes));
+                left.push((addr, bytes));
             }
         }
         for handle in table.unreleased() {
@@ -284,7 +295,7 @@ impl Memory {
             let _ = unsafe { self.driver.cuMemRelease(handle) };
         }
         for range in table.ranges() {
-            if stuck.iter().any(|&mapping| touch(mapping, range)) {
+            if left.iter().any(|&mapping| touch(mapping, range)) {
                 continue;
             }
             // SAFETY: a range of ours with nothing mapped in it any more.
