@@ -317,7 +317,8 @@ fn make(
     own: Option<&Arc<GraphRecord>>,
 ) -> Result<Vec<Arc<GraphRecord>>> {
     let timeline = &*stream.timeline;
-    let turn = (!waits.graphs.is_empty()).then(|| stream.device.inner.turns.take());
+    let turns = &stream.device.inner.turns;
+    let turn = (!waits.graphs.is_empty()).then(|| turns.take_beside(&waits.graphs));
     for graph in &waits.graphs {
         match (own, graph.last()) {
             (Some(own), _) => own.meet(graph),

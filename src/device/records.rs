@@ -16,7 +16,8 @@
 //! Between the moment an operation reads the record and the moment it reports itself, no launch may happen.
 //! Both are done under a lock of the device, its *turn*. An operation that runs a caller's code in between
 //! does not hold the lock meanwhile, but is counted as under way in the graph, and a launch waits until that
-//! count is 0.
+//! count is 0. Nor does a launch hold it while the driver may keep it, until the stream has room: the graph is
+//! marked as being launched.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -198,11 +199,10 @@ impl GraphRecord {
         let _queueing = Queueing::begin(timeline);
         self.check_awake()?;
         self.wait_on(timeline)?;
-        let outcome = work();
-        // Read after the launch, so that no earlier record appears to cover it.
-        self.launched(timeline, timeline.open_tick());
+        lock(&self.state).launching = true;
+        let _launching = Launching(self, stream);
         drop(turn);
-        outcome
+        work()
     }
 
     /// The same as [`GraphRecord::launch`], for a launch that another library is about to queue.
@@ -219,8 +219,15 @@ impl GraphRecord {
     fn turn_without_others<'s>(&self, stream: &'s StreamCore) -> Result<MutexGuard<'s, ()>> {
         let turns = &stream.device.inner.turns;
         let mut turn = turns.take();
-        while lock(&self.state).under_way > 0 {
-            if UNDER_WAY.with(Cell::get) > 0 {
+        loop {
+            let (under_way, mut others) = {
+                let state = lock(&self.state);
+                (state.under_way > 0, state.peers.clone().into_iter())
+            };
+            if !under_way && !self.is_being_launched() && !others.any(|it| it.is_being_launched()) {
+                return Ok(turn);
+            }
+            if under_way && UNDER_WAY.with(Cell::get) > 0 {
                 return Err(Error::invalid(
                     "graph",
                     "this thread is queueing a kernel that uses memory of a graph: launch graphs after that",
@@ -228,19 +235,29 @@ impl GraphRecord {
             }
             turn = wait(&turns.changed, turn);
         }
-        Ok(turn)
     }
 
+    fn is_being_launched(&self) -> bool {
+        lock(&self.state).launching
+    }
+
+    /// Makes the stream wait for everything reported to the graph. Later launches need not: they run behind this one.
     fn wait_on(&self, timeline: &Timeline) -> Result<()> {
-        let marks: Vec<LastQueued> = {
-            let state = lock(&self.state);
+        let (reported, marks) = {
+            let mut state = lock(&self.state);
             let held = |on: &Arc<Timeline>| resolved(&(Arc::clone(on), WHATEVER_IS_OPEN));
             let reported = state.reported.iter().chain(&state.last).map(resolved);
-            reported.chain(state.holders.iter().map(held)).collect()
+            let marks: Vec<LastQueued> = reported.chain(state.holders.iter().map(held)).collect();
+            (std::mem::take(&mut state.reported), marks)
         };
-        marks
-            .iter()
-            .try_for_each(|(theirs, tick)| timeline.wait_for(theirs, *tick).map(|_| ()))
+        let mut marks = marks.iter();
+        let waited =
+            marks.try_for_each(|(theirs, tick)| timeline.wait_for(theirs, *tick).map(|_| ()));
+        if waited.is_err() {
+            let again = reported.iter();
+            again.for_each(|(theirs, tick)| self.report(theirs, *tick));
+        }
+        waited
     }
 
     fn launched(&self, timeline: &Arc<Timeline>, tick: u64) {
@@ -249,13 +266,28 @@ impl GraphRecord {
             if !seeded!("graph-launch-not-recorded") {
                 state.last = Some((Arc::clone(timeline), tick));
             }
-            state.reported.clear();
             state.peers.retain(|peer| !peer.is_over());
             state.peers.clone()
         };
         for peer in peers {
             peer.report(timeline, tick);
         }
+    }
+}
+
+/// A graph that is being launched on a stream, until this is dropped.
+struct Launching<'l>(&'l GraphRecord, &'l StreamCore);
+
+impl Drop for Launching<'_> {
+    fn drop(&mut self) {
+        let Self(graph, stream) = self;
+        let turns = &stream.device.inner.turns;
+        let turn = turns.take();
+        // Read after the launch, so that no earlier record appears to cover it.
+        graph.launched(&stream.timeline, stream.timeline.open_tick());
+        lock(&graph.state).launching = false;
+        turns.tell();
+        drop(turn);
     }
 }
 
@@ -305,7 +337,16 @@ impl Turns {
         lock(&self.taken)
     }
 
-    /// Wakes waiters after an operation has ended.
+    /// As [`Turns::take`], once none of `graphs` is being launched.
+    pub(super) fn take_beside(&self, graphs: &[Arc<GraphRecord>]) -> MutexGuard<'_, ()> {
+        let mut turn = self.take();
+        while graphs.iter().any(|graph| graph.is_being_launched()) {
+            turn = wait(&self.changed, turn);
+        }
+        turn
+    }
+
+    /// Wakes waiters after an operation or a launch has ended.
     pub(super) fn tell(&self) {
         self.changed.notify_all();
     }

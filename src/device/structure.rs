@@ -236,6 +236,8 @@ pub(super) struct GraphState {
     pub(super) sleepers: Vec<Arc<Awake>>,
     /// Operations that have read `last` and have not reported themselves yet.
     pub(super) under_way: usize,
+    /// A launch is being queued, without the turn: operations, and launches of this graph and of peers, wait for that.
+    pub(super) launching: bool,
     pub(super) over: bool,
 }
 

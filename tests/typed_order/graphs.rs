@@ -1,5 +1,9 @@
 //! Work captured into graphs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
 use super::common::watched::Watched;
 use super::common::{self, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to_half, to_single};
@@ -21,6 +25,8 @@ on_every_device! {
     a_graph_keeps_captured_tables_and_scalers,
     work_beside_a_capture_does_not_wait_for_it,
     launches_of_another_thread_do_not_come_into_a_kernel,
+    a_launch_that_the_driver_keeps_holds_up_no_other_graph,
+    work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps,
     memory_of_the_graph_itself_is_ordered_too,
 }
 
@@ -59,6 +65,55 @@ fn a_launch_of_a_graph_is_a_use_of_its_buffers(device: &Device) {
     let gate = Gate::close(&world.other);
     graph.launch(&world.other).unwrap();
     to_half(&world.third, twos.view(), dst.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the launch came last");
+}
+
+fn a_launch_that_the_driver_keeps_holds_up_no_other_graph(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, mut dst, mut far) = (world.full(1.5), world.halves(), world.halves());
+    let graph = down(&world, &src, &mut dst);
+    let (other, third) = (
+        down(&world, &world.full(2.0), &mut far),
+        world.third.clone(),
+    );
+    let launched = Arc::new(AtomicBool::new(false));
+    let its = Arc::clone(&launched);
+    watched.after("before_graph_launch", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(other.launch(&third).is_ok()));
+        let done = told.recv_timeout(Duration::from_secs(5));
+        its.store(done == Ok(true), Ordering::Relaxed);
+    });
+    graph.launch(&world.other).unwrap();
+    assert!(watched.was_hooked(), "nothing is launched");
+    assert!(launched.load(Ordering::Relaxed), "it holds the turn");
+    assert_all(&far.download().unwrap(), 2.0, "the other graph's");
+    assert_all(&dst.download().unwrap(), 1.5, "its own");
+}
+
+fn work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, twos, mut dst) = (world.full(1.5), world.full(2.0), world.halves());
+    let graph = down(&world, &src, &mut dst);
+    let (gate, third) = (Gate::close(&world.other), world.third.clone());
+    let writes = Arc::new(Mutex::new(None));
+    let its = Arc::clone(&writes);
+    watched.after("before_graph_launch", move || {
+        let writer = std::thread::spawn(move || {
+            to_half(&third, twos.view(), dst.view_mut());
+            dst
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        *its.lock().unwrap() = Some(writer);
+    });
+    graph.launch(&world.other).unwrap();
+    let writer = writes.lock().unwrap().take().unwrap();
+    let dst = writer.join().unwrap();
     settle(&world.third);
     gate.open();
     world.other.synchronize().unwrap();
