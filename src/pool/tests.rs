@@ -220,3 +220,15 @@ fn neighbours_are_one_range_for_a_pool_that_falls_asleep_and_a_hole_parts_them()
     let two = [(base, 8192), (base + 2 * 8192, 2 * 8192)];
     assert_eq!(pool.shared().live_ranges(), two);
 }
+
+#[test]
+fn a_refused_fraction_leaves_the_limit_as_it_was() {
+    let (_device, pool) = pool();
+    for limit in [None, Some(1 << 20), Some(u64::MAX)] {
+        pool.set_limit(limit);
+        for part in [0.0, -0.5, 1.5, f64::NAN, f64::INFINITY, -f64::INFINITY] {
+            assert!(pool.set_fraction(part).is_err(), "{part}");
+            assert_eq!(pool.limit(), limit, "{part}");
+        }
+    }
+}

@@ -82,6 +82,26 @@ fn a_place_whose_mapping_could_be_neither_used_nor_taken_down_is_used_again() {
 }
 
 #[test]
+fn a_refused_part_of_a_pool_leaves_nothing_behind() {
+    with_device(|rig, device| {
+        let whole = pool(device);
+        let outer = whole.tagged("outer").unwrap();
+        let before = device.counts();
+        fail(rig, &["cuMemAddressReserve"]);
+        for of in [&whole, &outer] {
+            assert!(of.tagged("part").is_err());
+            assert!(of.parts(&["part"]).is_err());
+        }
+        assert_eq!(device.counts(), before);
+        assert_eq!(whole.parts(&[]).unwrap().len(), 2);
+        rig.driver.faults.heal();
+        let part = whole.tagged("part").unwrap();
+        let stream = device.stream().unwrap();
+        drop(part.alloc(&stream, LIMIT).unwrap());
+    });
+}
+
+#[test]
 fn a_range_is_not_given_back_while_a_mapping_in_it_could_not_be_taken_down() {
     with_device(|rig, device| {
         let backend = device.backend();

@@ -396,3 +396,23 @@ fn a_lane_that_has_ended_serves_no_request() {
     core.check().unwrap();
     assert_eq!(core.extents.taken(), 0);
 }
+
+#[test]
+fn a_request_on_a_lane_that_has_ended_counts_nothing() {
+    let world = World::new(PoolConfig::default());
+    let lane = world.lane(0);
+    drop(world.pool.alloc(&world.streams[0], 20 * BYTES).unwrap());
+    let World { pool, streams } = world;
+    drop(streams);
+    let counted = || {
+        let stats = pool.stats();
+        (stats.blocks, stats.allocated, stats.requested, stats.active)
+    };
+    let before = counted();
+    for bytes in [BYTES, 16] {
+        assert!(lane.alloc(bytes).is_err());
+        assert!(lane.try_alloc(bytes).is_err());
+        assert_eq!(counted(), before, "{bytes}");
+    }
+    pool.check_invariants().unwrap();
+}
