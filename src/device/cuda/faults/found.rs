@@ -414,6 +414,11 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
             ("a guard after many", Box::new(one_more)),
         ];
         drop_in_host_calls(&rig, &calls, all);
+        // Another thread joins the branch and frees the buffer; the capture cannot end before. One block is still held.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while pool.stats().blocks.current > 1 && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
         drop((gate, graph));
         let _ = capture.end();
         // SAFETY: it was leaked above, and the guards on it are gone.
