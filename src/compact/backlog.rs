@@ -16,17 +16,17 @@ use crate::error::Result;
 const COPIED: u64 = 4 << 10;
 
 /// Launches between two records: a quarter of what a stream has room for. Up to twice as many are queued before a step,
-/// which adds its own.
-const BETWEEN: u64 = 250;
+/// which adds its own; as many are queued at once under a lock.
+pub(crate) const BETWEEN: u64 = 250;
 
 /// The last two records on the moving stream, the older one first, each with its tick; and the launches since.
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     records: [(u64, Arc<Event>); 2],
     launches: u64,
 }
 
 impl Backlog {
-    pub(super) fn new(device: &Device) -> Result<Self> {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
         let record = || Ok((0, Arc::new(device.event()?)));
         Ok(Self {
             records: [record()?, record()?],
@@ -34,7 +34,7 @@ impl Backlog {
         })
     }
 
-    pub(super) fn add_launch(&mut self) {
+    pub(crate) fn add_launch(&mut self) {
         self.launches += 1;
     }
 
@@ -43,7 +43,7 @@ impl Backlog {
     }
 
     /// What a caller waits for, without a lock, before it queues more on `stream`.
-    pub(super) fn record_to_wait_for(&mut self, stream: &Stream) -> Option<Arc<Event>> {
+    pub(crate) fn record_to_wait_for(&mut self, stream: &Stream) -> Option<Arc<Event>> {
         let timeline = &stream.core().timeline;
         let (open, (tick, event)) = (timeline.open_tick(), &mut self.records[0]);
         // An error comes again from what the caller queues.

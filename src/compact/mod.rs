@@ -15,6 +15,7 @@ mod sanitizer_hooks;
 mod speculative_plan;
 mod task;
 
+pub(crate) use backlog::{BETWEEN, Backlog};
 pub use budget::Budget;
 pub use execute::Moved;
 pub(crate) use execute::{Ahead, step};

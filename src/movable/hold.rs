@@ -15,16 +15,12 @@ impl Registry {
         self.check_stream(stream)?;
         self.awake.check()?;
         let mut state = self.here(id)?;
-        if state.is_behind(id)? && state.mover.backlog().is_some() {
+        if state.is_behind(id)? {
             drop(state);
-            self.wait_for_room();
-            state = self.here(id)?;
+            state = self.settled(|| self.here(id))?;
         }
         let _queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
-        if state.is_behind(id)? {
-            state.settle()?;
-        }
         state.holds += 1;
         let now = state.holds;
         let entry = state.table.entry(id)?;
@@ -130,7 +126,8 @@ impl Registry {
         }
         let mut state = lock(&self.state);
         if state.arrays.is_behind() {
-            self.settle(&mut state)?;
+            drop(state);
+            state = self.settled(|| Ok(lock(&self.state)))?;
         }
         let array = state.arrays.get(key)?;
         let addr = match array.place {
@@ -150,7 +147,7 @@ impl Registry {
 
     /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
     /// its memory.
-    pub(super) fn settle(&self, state: &mut State) -> Result<()> {
+    pub(super) fn settle(&self, state: &mut State) -> Result<bool> {
         let timeline = Arc::clone(&state.mover.stream.core().timeline);
         let _queueing = Queueing::begin(&timeline);
         if state.arrays.is_behind() {

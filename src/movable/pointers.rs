@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::block_table::{Marks, Table};
 use super::id::MovableId;
-use crate::compact::{Move, Mover};
-use crate::device::{Addr, Stream, Timeline};
+use crate::compact::{BETWEEN, Move, Mover};
+use crate::device::{Addr, Stream, Timeline, is_running};
 use crate::error::{Error, Result};
 
 fn gone() -> Error {
@@ -46,7 +46,7 @@ struct Owed {
     arrays: Vec<u64>,
 }
 
-/// All registered arrays. `owed` is empty between steps unless a launch failed.
+/// All registered arrays. `owed` is empty between steps unless a launch failed, or had no room.
 #[derive(Default)]
 pub(super) struct Arrays {
     next: u64,
@@ -165,12 +165,17 @@ impl Arrays {
         }
     }
 
-    /// Queues all pending updates, oldest first.
-    pub(super) fn settle(&mut self, table: &mut Table, mover: &mut Mover) -> Result<()> {
+    /// Queues pending updates, oldest first. Returns false if the moving stream has no room for all of them.
+    pub(super) fn settle(&mut self, table: &mut Table, mover: &mut Mover) -> Result<bool> {
         let timeline = Arc::clone(&mover.stream.core().timeline);
         while let Some(owed) = self.owed.front_mut() {
+            // A host call may not wait for room.
+            if mover.backlog().is_some() && !is_running() {
+                return Ok(false);
+            }
             owed.arrays.retain(|key| self.list.contains_key(key));
-            let arrays = owed.arrays.iter().map(|key| &self.list[key]);
+            let some = owed.arrays.iter().take(BETWEEN as usize);
+            let arrays = some.map(|key| &self.list[key]);
             let places: Result<Vec<_>> = arrays.map(|it| it.wait_for(table, &timeline)).collect();
             let (places, mut made) = (places?, 0);
             // SAFETY: the caller that registered a fixed array guarantees that it exists until it
@@ -183,9 +188,11 @@ impl Arrays {
                 }
             }
             patched?;
-            self.owed.pop_front();
+            if owed.arrays.is_empty() {
+                self.owed.pop_front();
+            }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -94,18 +94,30 @@ impl Registry {
     }
 
     /// Waits, without the lock, until the moving stream has room for more work: see [`Mover::backlog`].
-    pub(super) fn wait_for_room(&self) {
+    fn wait_for_room(&self) -> Result<()> {
         let backlog = lock(&self.state).mover.backlog();
-        if let Some(record) = backlog.filter(|_| !is_running()) {
-            // A stream whose wait fails gives the error again.
-            let _ = record.synchronize();
+        let record = backlog.filter(|_| !is_running());
+        record.map_or(Ok(()), |record| record.synchronize())
+    }
+
+    /// The state as `lock` gets it, with no update pending. The updates are queued in parts, for each of which the moving
+    /// stream has room.
+    pub(super) fn settled<'r>(
+        &'r self,
+        lock: impl Fn() -> Result<MutexGuard<'r, State>>,
+    ) -> Result<MutexGuard<'r, State>> {
+        loop {
+            self.wait_for_room()?;
+            let mut state = lock()?;
+            if self.settle(&mut state)? {
+                return Ok(state);
+            }
         }
     }
 
     /// Makes the records on other streams that moves wait for, without a lock: a host call that such a stream waits
     /// for may free memory, or ask for the registry.
     pub(super) fn record_ahead(&self, shared: &Shared) {
-        self.wait_for_room();
         let holes = shared.core.lock().uses_of_holes();
         let (mut uses, mover) = {
             let state = lock(&self.state);
@@ -195,18 +207,20 @@ impl Registry {
     /// Ends a registration. Returns the work to wait for before the array's memory is used again, and the
     /// result of pending updates.
     pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
-        let mut state = lock(&self.state);
-        let settled = match state.arrays.is_behind() && !is_running() {
-            true => self.settle(&mut state),
-            false => Ok(()),
+        let locked = || Ok(lock(&self.state));
+        let behind = lock(&self.state).arrays.is_behind() && !is_running();
+        let settled = behind.then(|| self.settled(locked)).transpose();
+        let (settled, state) = match settled {
+            Ok(state) => (Ok(()), state),
+            Err(error) => (Err(error), None),
         };
+        let mut state = state.unwrap_or_else(|| lock(&self.state));
         (state.arrays.remove(key), settled)
     }
 
     /// Device address of the address table; the first call makes it.
     pub(super) fn address_table(&self) -> Result<Addr> {
-        self.wait_for_room();
-        let mut state = self.all_here()?;
+        let mut state = self.settled(|| self.all_here())?;
         if state.words.is_none() {
             let mut words = Words::new(&self.device, &self.overhead)?;
             let (handles, mover) = (state.table.len() as u64, state.mover.stream.clone());
@@ -285,15 +299,18 @@ impl Drop for Registry {
 }
 
 impl State {
-    /// Brings the registered arrays and the address table up to date with all moves.
-    pub(super) fn settle(&mut self) -> Result<()> {
-        self.arrays.settle(&mut self.table, &mut self.mover)?;
+    /// Brings the registered arrays and the address table up to date with all moves. Returns false if the moving stream
+    /// has no room for that.
+    pub(super) fn settle(&mut self) -> Result<bool> {
+        if !self.arrays.settle(&mut self.table, &mut self.mover)? {
+            return Ok(false);
+        }
         let Some(words) = self
             .words
             .as_ref()
             .filter(|_| self.table.is_any_word_stale())
         else {
-            return Ok(());
+            return Ok(true);
         };
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let stale = self.table.stale_words(&timeline)?;
@@ -305,7 +322,7 @@ impl State {
         // Each index is in the list once, and the stream waits for the work that reads its word.
         unsafe { self.mover.store(&stores)? };
         self.table.words_stored(&timeline, timeline.open_tick());
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn join(
@@ -330,7 +347,7 @@ impl State {
             self.moved(ways, calls);
         }
         let settled = self.settle();
-        joined.error.map_or(settled, Err).map(|()| joined.changed)
+        joined.error.map_or(settled, Err).map(|_| joined.changed)
     }
 
     /// Records the array updates and the callbacks for blocks that moved; `ways` ascend by old offset.

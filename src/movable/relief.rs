@@ -31,7 +31,9 @@ impl Registry {
         let shared = self.shared()?;
         self.record_ahead(&shared);
         let mut calls = Calls::new();
-        let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
+        let mut state = self.settled(|| Ok(lock(&self.state)))?;
+        let outcome = state.join(&shared, bytes, &mut calls);
+        drop(state);
         tell(calls);
         outcome
     }

@@ -98,7 +98,6 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
-        self.wait_for_room();
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let old = self.copy_into(id, stream, block, calls);
@@ -133,9 +132,10 @@ impl Registry {
         block: Block,
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
+        let locked = || Ok(lock(&self.state));
         for _ in 0..TIMES_COPIED {
             let begun = {
-                let mut state = lock(&self.state);
+                let mut state = self.settled(locked)?;
                 match state.begin_copy(id, stream)? {
                     Some(begun) => begun,
                     None => {
@@ -145,6 +145,7 @@ impl Registry {
                 }
             };
             let queued = begun.queue(stream, &block);
+            let queued = queued.and_then(|()| self.settled(locked).map(drop));
             let mut state = lock(&self.state);
             let outcome = queued.and_then(|()| state.check_copy(id, &begun));
             let entry = state.table.entry(id)?;
@@ -220,8 +221,9 @@ impl State {
         Ok(true)
     }
 
-    /// Checks that pointers to the block can be rewritten, and rewrites those that have to be.
-    fn check_pointers(&mut self) -> Result<()> {
+    /// Checks that pointers to the block can be rewritten, and rewrites those that have to be. Returns false if there is
+    /// no room for that.
+    fn check_pointers(&mut self) -> Result<bool> {
         if self.arrays.any_held(&mut self.table) {
             let why = "an array of pointers is held: drop its hold, so that it can be rewritten";
             return Err(Error::invalid("pointers", why));
@@ -258,11 +260,11 @@ impl State {
 
     /// Whether what was copied is still what the block has; an error if others held the block or pointers meanwhile.
     fn check_copy(&mut self, id: MovableId, begun: &Copying) -> Result<bool> {
-        self.check_pointers()?;
+        let are_right = self.check_pointers()?;
         let entry = self.table.entry(id)?;
         match entry.holds > 1 || entry.held_at != begun.held_at {
             true => Err(held()),
-            false => Ok(entry.copied == Some(true)),
+            false => Ok(are_right && entry.copied == Some(true)),
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::device::{Addr, Stream, lock};
+use crate::compact::Backlog;
+use crate::device::{Addr, Device, Stream, is_running, lock};
 use crate::error::{Error, Result};
 use crate::pool::Spilled;
+use crate::sync::Mutex;
 
 /// Storage that contents are copied to.
 pub(crate) trait Shelf: Send + Sync {
@@ -25,17 +27,44 @@ pub(crate) trait Shelved: Send {
     fn take(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<()>;
 }
 
+/// A stream of copies, and how much it has to do.
+pub(super) struct CopyStream {
+    pub(super) stream: Stream,
+    backlog: Mutex<Backlog>,
+}
+
+impl CopyStream {
+    pub(super) fn new(device: &Device) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            stream: device.stream()?,
+            backlog: Mutex::new(Backlog::new(device)?),
+        }))
+    }
+
+    /// Counts a copy that is queued.
+    pub(super) fn add(&self) {
+        lock(&self.backlog).add_launch();
+    }
+
+    /// Waits, without the registry's lock, until the stream has room for more copies.
+    pub(super) fn wait_for_room(&self) -> Result<()> {
+        let record = lock(&self.backlog).record_to_wait_for(&self.stream);
+        let record = record.filter(|_| !is_running());
+        record.map_or(Ok(()), |record| record.synchronize())
+    }
+}
+
 /// The storage and the streams of a pool that spills.
 pub(super) struct Spilling {
     pub(super) shelf: Arc<dyn Shelf>,
-    pub(super) down: Stream,
-    pub(super) up: Stream,
+    pub(super) down: Arc<CopyStream>,
+    pub(super) up: Arc<CopyStream>,
 }
 
 impl Spilling {
     /// The same streams with another shelf.
     pub(super) fn with(&self, shelf: Arc<dyn Shelf>) -> Arc<Self> {
-        let (down, up) = (self.down.clone(), self.up.clone());
+        let (down, up) = (Arc::clone(&self.down), Arc::clone(&self.up));
         Arc::new(Self { shelf, down, up })
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! Copies to the host run on one stream, after all uses of the block; its memory is free after the copy.
 //! Copies to the device run on another stream, and a hold waits for them. So the bus is used in both
-//! directions at once. The host waits for nothing.
+//! directions at once. The host waits only until such a stream has room for more copies.
 
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ use super::block_table::Entry;
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
-use super::shelf::{Away, Full, Shelf, Shelved, Spilling};
+use super::shelf::{Away, CopyStream, Full, Shelf, Shelved, Spilling};
 use super::{Movable, Pool};
-use crate::device::{Queueing, Stream, Timeline, lock};
+use crate::compact::BETWEEN;
+use crate::device::{Queueing, Timeline, lock};
 use crate::error::Result;
 use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
 use crate::seeded::seeded;
@@ -134,14 +135,14 @@ impl State {
     fn put_away(
         &mut self,
         (id, bytes, mut contents): Room,
-        down: &Stream,
+        down: &CopyStream,
         spilled: &Spilled,
     ) -> Result<Option<Block>> {
         let now = self.holds;
         let Some(entry) = self.table.place(id) else {
             return Ok(None);
         };
-        let timeline = &down.core().timeline;
+        let timeline = &down.stream.core().timeline;
         let stays = entry.cost(bytes, now).is_none();
         let block = entry.block.as_ref().filter(|it| it.bytes() == bytes);
         let Some(addr) = block.filter(|_| !stays).map(Block::addr) else {
@@ -151,7 +152,8 @@ impl State {
             entry.ready.wait_on(timeline)?;
             entry.uses.wait_on(timeline)?;
         }
-        contents.put(addr, down)?;
+        contents.put(addr, &down.stream)?;
+        down.add();
         lock(spilled).add(bytes);
         let spilled = spilled.clone();
         Ok(self.table.spill(id, |entry| {
@@ -191,7 +193,10 @@ impl Registry {
             drop(known);
             return Ok(());
         };
-        let (down, up) = (self.device.stream()?, self.device.stream()?);
+        let (down, up) = (
+            CopyStream::new(&self.device)?,
+            CopyStream::new(&self.device)?,
+        );
         let mut state = lock(&self.state);
         let known = state.spilling.take();
         state.spilling = Some(match &known {
@@ -239,7 +244,7 @@ impl Registry {
             match seeded!("spilled-memory-free-ahead-of-its-copy") {
                 true => drop(block),
                 // If the device cannot wait for the copy, `free_on` has waited on the host.
-                false => _ = block.free_on(&spilling.down),
+                false => _ = block.free_on(&spilling.down.stream),
             }
         }
         Ok(any)
@@ -248,32 +253,51 @@ impl Registry {
     /// Spills the blocks that still may go, as long as the pool spills there. Returns them; their memory is free
     /// after the copies.
     fn put_away(&self, to: &Arc<Spilling>, rooms: Vec<Room>) -> Result<Vec<Block>> {
-        let down = &to.down;
-        let mut freed = Vec::new();
+        let (mut freed, mut rooms) = (Vec::new(), rooms.into_iter().peekable());
+        while rooms.peek().is_some() {
+            let some = rooms.by_ref().take(BETWEEN as usize);
+            let waited = to.down.wait_for_room();
+            match waited.and_then(|()| self.put_some_away(to, some, &mut freed)) {
+                Ok(true) => {}
+                // What was freed before has to be freed behind its copies.
+                Err(error) if freed.is_empty() => return Err(error),
+                Ok(false) | Err(_) => break,
+            }
+        }
+        Ok(freed)
+    }
+
+    /// The same for as many blocks as their stream has room for. Returns whether others may follow.
+    fn put_some_away(
+        &self,
+        to: &Arc<Spilling>,
+        rooms: impl Iterator<Item = Room>,
+        freed: &mut Vec<Block>,
+    ) -> Result<bool> {
         let mut state = lock(&self.state);
-        let _queueing = Queueing::begin(&down.core().timeline);
+        let _queueing = Queueing::begin(&to.down.stream.core().timeline);
         self.awake.check()?;
         let spills = state
             .spilling
             .as_ref()
             .is_some_and(|it| Arc::ptr_eq(it, to));
         if !spills || state.is_known() {
-            return Ok(freed);
+            return Ok(false);
         }
         for room in rooms {
-            match state.put_away(room, down, &self.spilled) {
+            match state.put_away(room, &to.down, &self.spilled) {
                 Ok(block) => freed.extend(block),
-                Err(_) => break,
+                Err(_) => return Ok(false),
             }
         }
-        Ok(freed)
+        Ok(true)
     }
 
     /// Brings the block back if it is on the host.
     pub(super) fn fetch(&self, id: MovableId) -> Result<()> {
         let (up, bytes) = {
             let mut state = lock(&self.state);
-            let up = state.spilling.as_ref().map(|it| it.up.clone());
+            let up = state.spilling.as_ref().map(|it| Arc::clone(&it.up));
             let entry = state.table.entry(id)?;
             let (Some(away), Some(up)) = (&entry.away, up) else {
                 return Ok(());
@@ -282,11 +306,12 @@ impl Registry {
         };
         let shared = self.shared()?;
         // Without the lock, because the allocation may spill other blocks.
-        let block = shared.open_lane(&up)?.alloc_block(bytes)?;
+        let block = shared.open_lane(&up.stream)?.alloc_block(bytes)?;
+        up.wait_for_room()?;
         let mut calls = Calls::new();
         let (unused, emptied) = {
             let mut state = lock(&self.state);
-            let _queueing = Queueing::begin(&up.core().timeline);
+            let _queueing = Queueing::begin(&up.stream.core().timeline);
             self.awake.check()?;
             let away = state.table.entry(id)?.away.as_ref();
             let unused = match away.is_some_and(|away| away.bytes < bytes) {
@@ -340,7 +365,7 @@ impl State {
             return Ok(Some(block));
         };
         let up = &spilling.up;
-        (up.core().timeline).wait_for(ready, ready.open_tick())?;
+        (up.stream.core().timeline).wait_for(ready, ready.open_tick())?;
         self.put_back(id, block, up, calls)
     }
 
@@ -350,7 +375,7 @@ impl State {
         &mut self,
         id: MovableId,
         block: Block,
-        up: &Stream,
+        up: &CopyStream,
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
         let now = self.holds;
@@ -359,9 +384,10 @@ impl State {
         let Some(away) = entry.away.as_ref().filter(fits) else {
             return Ok(Some(block));
         };
-        away.contents.take(block.addr(), away.bytes, up)?;
+        away.contents.take(block.addr(), away.bytes, &up.stream)?;
+        up.add();
         let (from, to, bytes) = (away.addr, block.addr(), block.capacity());
-        let timeline = &up.core().timeline;
+        let timeline = &up.stream.core().timeline;
         if !seeded!("used-ahead-of-its-return") {
             entry.became_ready(timeline, timeline.open_tick());
         }

@@ -44,12 +44,17 @@ impl Registry {
         let shared = self.shared()?;
         self.record_ahead(&shared);
         let mut calls = Calls::new();
-        let mut state = lock(&self.state);
+        let locked = || Ok(lock(&self.state));
+        let mut state = self.settled(locked)?;
         let outcome = state.step(&shared, aim, budget, (speculative, started), &mut calls);
         drop(state);
+        // The arrays for which the moving stream had no room.
+        let settled = outcome
+            .as_ref()
+            .map_or(Ok(()), |_| self.settled(locked).map(drop));
         tell(calls);
         shared.tell();
-        outcome
+        settled.and(outcome)
     }
 }
 

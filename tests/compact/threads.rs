@@ -452,7 +452,7 @@ fn a_step_whose_launch_fails_does_not_wait_for_the_device() {
 }
 
 /// Has a move wait for a closed stream, then `queue` more behind it, until that waits for what is not done: another
-/// thread holds the block meanwhile, and opens the stream. Ends after many times as much as a stream has room for.
+/// thread asks for the lock meanwhile, and opens the stream. Ends after many times as much as a stream has room for.
 fn waits_unlocked_where_much_is_queued(mut queue: impl FnMut(&Ground)) {
     let ground = Ground::new(PoolConfig::default());
     let low = ground.pool.alloc_movable::<u64>(&ground.stream, 500_000);
@@ -463,19 +463,26 @@ fn waits_unlocked_where_much_is_queued(mut queue: impl FnMut(&Ground)) {
     drop(high.hold(&closed).unwrap());
     drop(low);
     assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
-    let (of, id, other) = (ground.pool.clone(), ground.block.id(), ground.other.clone());
-    let held = Arc::new(AtomicBool::new(false));
-    let its = Arc::clone(&held);
-    ground.watched.after("before_event_sync", move || {
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
-        let done = told.recv_timeout(Duration::from_secs(5));
-        its.store(done == Ok(true), Ordering::Relaxed);
-        gate.open();
-    });
+    let locked = ground.locked_at_the_next_wait(gate);
     (0..4000).for_each(|_| queue(&ground));
     assert!(ground.watched.was_hooked(), "nothing is waited for");
-    assert!(held.load(Ordering::Relaxed), "the lock is held meanwhile");
+    assert!(locked.load(Ordering::Relaxed), "the lock is held meanwhile");
+}
+
+impl Ground {
+    /// Whether another thread gets the lock of movable memory where the host waits next; the gate is opened then.
+    fn locked_at_the_next_wait(&self, gate: Gate) -> Arc<AtomicBool> {
+        let locked = Arc::new(AtomicBool::new(false));
+        let (of, its) = (self.pool.clone(), Arc::clone(&locked));
+        self.watched.after("before_event_sync", move || {
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || tell.send(of.record_steps(false).is_ok()));
+            let done = told.recv_timeout(Duration::from_secs(5));
+            its.store(done == Ok(true), Ordering::Relaxed);
+            gate.open();
+        });
+        locked
+    }
 }
 
 #[test]
@@ -496,4 +503,95 @@ fn holds_that_store_addresses_wait_without_the_lock_where_the_moving_stream_has_
         let block = it.pool.alloc_movable::<u64>(&it.stream, 2000).unwrap();
         drop(block.hold(&it.stream).unwrap());
     });
+}
+
+#[test]
+fn very_many_arrays_of_pointers_are_rewritten_in_parts_that_the_moving_stream_has_room_for() {
+    const MANY: usize = 1500;
+    let ground = Ground::new(PoolConfig::default());
+    let memory = Memory::new(&ground.device, 8 * MANY as u64);
+    let alloc = || ground.pool.alloc_movable::<u64>(&ground.stream, 500_000);
+    let (low, high) = (alloc().unwrap(), alloc().unwrap());
+    let addr = high.hold(&ground.stream).unwrap().addr();
+    common::write(
+        &ground.stream,
+        memory.addr,
+        bytemuck::cast_slice(&vec![addr; MANY]),
+    );
+    let of = |at: usize| memory.addr + 8 * at as u64;
+    // SAFETY: the memory outlives the arrays, and nothing else uses it.
+    let add = |at| unsafe { (ground.pool).register_pointers(&ground.stream, of(at), 1) };
+    let arrays: Vec<_> = (0..MANY).map(|at| add(at).unwrap()).collect();
+    let closed = ground.device.stream().unwrap();
+    let gate = Gate::close(&closed);
+    drop(high.hold(&closed).unwrap());
+    drop(low);
+    let locked = ground.locked_at_the_next_wait(gate);
+    let launches = Arc::new(AtomicU64::new(0));
+    let its = Arc::clone(&launches);
+    let mut waited = false;
+    ground.watched.before(move |call, _| {
+        waited |= call == "event_sync";
+        let counts = call == "launch" && !waited;
+        its.fetch_add(u64::from(counts), Ordering::Relaxed);
+        true
+    });
+    assert!(ground.pool.compact(&Goal::Full).unwrap().bytes > 0);
+    assert!(ground.watched.was_hooked(), "nothing is waited for");
+    assert!(locked.load(Ordering::Relaxed), "the lock is held meanwhile");
+    let before = launches.load(Ordering::Relaxed);
+    assert!(before < 800, "{before} launches before the first wait");
+    drop(arrays);
+    let now = high.hold(&ground.stream).unwrap().addr();
+    assert_ne!(now, addr);
+    let found = common::read(&ground.stream, memory.addr, 8 * MANY);
+    assert!(found.chunks(8).all(|it| it == now.to_le_bytes()));
+}
+
+#[test]
+fn very_many_small_blocks_are_spilled_and_come_back_in_parts_that_their_streams_have_room_for() {
+    const BLOCKS: usize = 1900;
+    let limit = PoolConfig::default().limit(10 << 20);
+    let ground = Ground::new(limit.handles(HandleSize::Granule));
+    let host = HostPool::new(&ground.device, HostPoolConfig::default());
+    ground.pool.set_spill(Spill::Auto(&host)).unwrap();
+    let closed = ground.device.stream().unwrap();
+    let mut blocks: Vec<_> = (0..BLOCKS)
+        .map(|_| {
+            ground
+                .pool
+                .alloc_movable::<u8>(&ground.stream, 4096)
+                .unwrap()
+        })
+        .collect();
+    for (at, block) in blocks.iter_mut().enumerate() {
+        block.upload(&ground.stream, &[at as u8; 4096]).unwrap();
+    }
+    let gate = Gate::close(&closed);
+    blocks.iter().for_each(|it| drop(it.hold(&closed).unwrap()));
+    let locked = ground.locked_at_the_next_wait(gate);
+    let before = ground.watched.calls("copy_out");
+    let large = ground.pool.alloc(&ground.stream, 7 << 20).unwrap();
+    assert!(
+        ground.watched.calls("copy_out") - before > 1000,
+        "few are spilled"
+    );
+    assert!(ground.watched.was_hooked(), "nothing is waited for");
+    assert!(locked.load(Ordering::Relaxed), "the lock is held meanwhile");
+    drop(large);
+    let gate = Gate::close(&ground.stream);
+    let locked = ground.locked_at_the_next_wait(gate);
+    let other = ground.device.stream().unwrap();
+    blocks.iter().for_each(|it| drop(it.hold(&other).unwrap()));
+    assert!(ground.watched.was_hooked(), "nothing is waited for");
+    assert!(locked.load(Ordering::Relaxed), "the lock is held meanwhile");
+    for (at, block) in blocks.iter().enumerate() {
+        assert!(
+            block
+                .download(&other)
+                .unwrap()
+                .iter()
+                .all(|&it| it == at as u8)
+        );
+    }
 }
