@@ -86,6 +86,7 @@ impl Pool {
             span,
             state: Mutex::default(),
         });
+        pages.share(&self.shared().core)?;
         lock(&self.shared().growing).push(Arc::clone(&pages));
         Ok(GrowBuf {
             shared: Arc::clone(self.shared()),

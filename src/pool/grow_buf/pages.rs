@@ -130,6 +130,16 @@ impl Pages {
         each.all(|(on, tick)| on.done() >= *tick || on.poll_to(*tick).is_ok_and(|it| it >= *tick))
     }
 
+    /// Lets the pool's peers use what is mapped; if one cannot, the addresses go.
+    pub(super) fn share(&self, core: &CoreLock) -> Result<()> {
+        let peers = core.lock().config.peers.clone();
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let shared = self.device.backend().share(self.base, self.span, &peers);
+        shared.inspect_err(|_| _ = self.unreserve())
+    }
+
     fn unreserve(&self) -> Result<()> {
         self.device.backend().unreserve(self.base, self.span)
     }

@@ -34,6 +34,20 @@ fn every_mapping_is_for_the_peers_too_after_remaps_and_where_old_ones_are_kept()
 }
 
 #[test]
+fn memory_of_growing_buffers_is_for_the_peers_too() {
+    let machine = Machine::with_gpu(1 << 30).unwrap();
+    let pool = shared_pool(Rig::of(&machine));
+    let stream = pool.device().stream().unwrap();
+    let mut buffer = pool.grow_buf::<u64>(&stream, 1 << 20).unwrap();
+    buffer.resize(1 << 19).unwrap();
+    let access = machine.access();
+    assert!(access.len() > 1 && access.iter().all(|gpus| gpus == &[0, 1]));
+    drop(buffer);
+    pool.trim(0).unwrap();
+    assert_eq!(machine.left().counts.ranges, 1);
+}
+
+#[test]
 fn a_pool_without_peers_is_its_own_gpus_alone() {
     let machine = Machine::with_gpu(1 << 30).unwrap();
     let rig = Rig::of(&machine);
