@@ -16,8 +16,8 @@ use super::pressure::{Asked, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
 use super::tuning::MOST_WAITS;
-use crate::device::lock;
-use crate::error::{Error, OutOfMemory, Result};
+use crate::device::{is_running, lock};
+use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, Grant, StreamIndex};
 use crate::seeded::seeded;
@@ -183,6 +183,14 @@ impl<'a> Climb<'a> {
     }
 }
 
+/// The steps from the second on call the driver, or wait for others that do. A host call may not: the driver, or they,
+/// may wait for the stream that runs it.
+fn refuse_in_host_call(at: usize) -> Result<()> {
+    refuse!(at > 0 && is_running() => "thread",
+        "a host call may not call the driver, and no memory is ready: allocate it before");
+    Ok(())
+}
+
 /// Makes `waits`, then repeats the step: its memory is ready then, unless another thread took it. `None` after several
 /// such times: the step goes on without.
 fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
@@ -227,6 +235,7 @@ impl Shared {
         let (mut at, mut looks) = (0, false);
         while let Some(step) = step(at, looks) {
             core.refuse_asleep()?;
+            refuse_in_host_call(at)?;
             let turn = step(climb, &mut core)?;
             let then;
             (core, then) = match turn {

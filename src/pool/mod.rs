@@ -192,10 +192,11 @@ impl Pool {
         Ok(unsafe { LanePtr::of(&found).get() })
     }
 
-    /// Allocates at least `bytes` on `stream`.
+    /// Allocates at least `bytes` on `stream`. In a host call, which may not call the driver, only from memory that is
+    /// ready.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
+    /// [`Error::Invalid`] for 0 bytes, more than 2^46, a stream of another device, or if a host call would need more;
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {

@@ -248,3 +248,36 @@ fn a_host_call_frees_into_a_full_cache_while_another_thread_is_at_the_driver() {
         world.pool.check_invariants().unwrap();
     }
 }
+
+#[test]
+fn a_request_in_a_host_call_waits_for_no_thread_that_waits_for_its_stream() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let granule = device.info().granule;
+    let config = PoolConfig::default()
+        .handles(HandleSize::UpTo(6 * granule))
+        .remap(false)
+        .overlap_bytes(0)
+        .limit(8 * granule);
+    let pool = Pool::new(&device, config).unwrap();
+    let [stream, other, third] = [(); 3].map(|()| device.stream().unwrap());
+    let block = pool.alloc(&stream, 6 * granule).unwrap();
+    let _behind = pool.alloc(&stream, granule).unwrap();
+    let ((go, begin), (tell, told)) = (mpsc::channel::<()>(), mpsc::channel());
+    let its = pool.clone();
+    let work = move || {
+        let _ = begin.recv();
+        let _ = tell.send(its.alloc(&third, 3 * granule).map(drop));
+    };
+    let backend = device.backend();
+    backend.host_call(stream.raw(), Box::new(work)).unwrap();
+    drop(block);
+    // The handle is in the wrong place: it is released, once the stream is done with it.
+    watched.after("before_event_sync", move || drop(go));
+    let of = pool.clone();
+    let asks = std::thread::spawn(move || of.alloc(&other, 7 * granule).map(drop));
+    let answer = told.recv_timeout(LONG).expect("each waits for the other");
+    let words = answer.expect_err("nothing is ready").to_string();
+    assert!(words.contains("host call"), "{words}");
+    asks.join().unwrap().unwrap();
+    pool.check_invariants().unwrap();
+}

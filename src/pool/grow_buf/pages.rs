@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::arena::Arena;
-use crate::device::{lock, raise};
-use crate::error::Result;
+use crate::device::{is_running, lock, raise};
+use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::grow::make_handles;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
@@ -250,6 +250,8 @@ impl Shared {
             if lacking == 0 {
                 return Ok(());
             }
+            refuse!(is_running() => "thread",
+                "a host call may not call the driver, and the buffer has too little memory: grow it before");
             // Cached blocks are idle memory too. The pool may have fallen asleep meanwhile.
             let mut core = self.lock_drained();
             core.refuse_asleep()?;

@@ -340,6 +340,41 @@ fn what_goes_in_a_host_call_asks_the_driver_nothing_there() {
 }
 
 #[test]
+fn a_request_in_a_host_call_is_served_with_what_is_ready_and_calls_no_driver() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let [stream, calls] = [(); 2].map(|()| device.stream().unwrap());
+        let mut buffer = pool.grow_buf::<u8>(&stream, 1 << 24).unwrap();
+        let hole = pool.alloc(&stream, 3 << 20).unwrap();
+        let beside = pool.alloc(&stream, 1 << 20).unwrap();
+        drop(hole);
+        pool.trim(u64::MAX).unwrap();
+        let before = pool.stats().reserved.current;
+        let (tell, told) = std::sync::mpsc::channel();
+        let (of, on) = (pool.clone(), stream.clone());
+        let work = Box::new(move || {
+            rig.driver.faults.plan(&[]);
+            let served = of.alloc(&on, 2 << 20).map(drop).is_ok();
+            let errors = [of.alloc(&on, 9 << 20).map(drop), buffer.resize(1000)];
+            let uses = rig.driver.faults.uses();
+            let _ = tell.send((served, errors, uses, buffer));
+        });
+        device.backend().host_call(calls.raw(), work).unwrap();
+        let (served, errors, uses, mut buffer) = told.recv().unwrap();
+        assert!(served, "what is ready is refused");
+        for error in errors {
+            let words = error.unwrap_err().to_string();
+            assert!(words.contains("host call"), "{words}");
+        }
+        assert!(uses.is_empty(), "{uses:?}");
+        assert_eq!((pool.stats().reserved.current, buffer.len()), (before, 0));
+        pool.check_invariants().unwrap();
+        buffer.resize(1000).unwrap();
+        drop((pool.alloc(&stream, 9 << 20).unwrap(), beside));
+    });
+}
+
+#[test]
 fn the_drivers_pool_takes_no_stream_of_another_device() {
     with_device(|rig, device| {
         let theirs = CudaAsync::on(rig.driver, device, None).unwrap();
