@@ -62,26 +62,16 @@ impl Core {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
-        self.give_all(&sources, epoch);
-        self.take_moved(moves, epoch.stream)
-    }
-
-    /// Turns the blocks at these offsets, which ascend, into holes behind `epoch`.
-    fn give_all(&mut self, blocks: &[u64], epoch: Epoch) {
         let mut at = self.extents.first();
-        for &from in blocks {
+        for from in sources {
             at = self.extents.seek(at, from);
             // The hole made here may have merged with the one below.
             at = self.extents.give(at, epoch, |_| true);
         }
-    }
-
-    /// Allocates the destinations of these moves, which ascend; returns their extents.
-    pub(super) fn take_moved(&mut self, moves: &[Way], slot: StreamIndex) -> Vec<Id> {
-        let mut at = self.extents.first();
+        at = self.extents.first();
         let each = moves.iter().map(|&(_, to, bytes)| {
             at = self.extents.seek(at, to);
-            at = self.extents.take_window(at, to, bytes, slot);
+            at = (self.extents).take_window(at, to, bytes, epoch.stream);
             self.extents.set_movable(at, true);
             at
         });
@@ -171,8 +161,8 @@ impl Core {
         let inside = |it: &(u64, u64, bool)| it.2 && (run.start..run.end).contains(&it.0);
         let blocks = self.mapped_extents().filter(inside);
         let ways: Vec<Way> = blocks.map(|it| (it.0, place(it.0), it.1)).collect();
-        let sources: Vec<u64> = ways.iter().map(|way| way.0).collect();
-        self.give_all(&sources, epoch);
+        self.map(to, run.bytes(), epoch);
+        let ids = self.book_moves(&ways, epoch);
         // Holes without a block between them become one by this.
         self.book_written(&[(run.start, run.end)], epoch);
         let mut hole = self.extents.seek(self.extents.first(), run.start);
@@ -182,8 +172,6 @@ impl Core {
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;
         }
-        self.map(to, run.bytes(), epoch);
-        let ids = self.take_moved(&ways, epoch.stream);
         Ok((ways, ids))
     }
 
