@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-use super::ask::{self, Ask};
+use super::ask::{self, Ask, Questions};
 use super::core::{Core, Held, is_done};
 use super::mapping::{IdleFrame, total};
 use super::stats::Told;
-use super::structure::{Mark, Shared};
+use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
 use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::Phys;
@@ -25,25 +25,24 @@ enum What {
     Refused(HandleId, Phys),
 }
 
-/// What is left to do for one of them: a wait of the host, then bytes to unmap, then a handle to release.
+/// What is left to do for one of them: bytes to unmap, then a handle to release.
 struct Part {
     what: What,
-    wait: Option<Mark>,
     mapped: Option<(u64, u64)>,
     phys: Option<Phys>,
 }
 
 pub(crate) struct Release {
+    /// Of the host, before anything is unmapped.
+    waits: Questions,
     parts: Vec<Part>,
     site: Site,
 }
 
 impl Release {
     pub(super) fn make(&mut self) -> Result<()> {
+        ask::put(&self.waits, &mut 0)?;
         for part in &mut self.parts {
-            if let Some((timeline, tick)) = &part.wait {
-                timeline.sync_to(*tick)?;
-            }
             if let Some((start, bytes)) = part.mapped {
                 self.site.unmap(start, bytes)?;
                 part.mapped = None;
@@ -63,50 +62,45 @@ impl Release {
 
 impl Core {
     /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
-    /// `refused` before. Frames of one hole ascend.
-    pub(super) fn begin_release(
+    /// refused before. Frames of one hole ascend.
+    fn begin_release(
         &mut self,
         idle: &[IdleFrame],
         old: impl IntoIterator<Item = Id>,
-        refused: Vec<(HandleId, Phys)>,
     ) -> Option<Release> {
         let handles = idle.iter().map(|it| it.frame.handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
-        let mut parts = Vec::new();
+        let (mut parts, mut epochs) = (Vec::new(), Vec::new());
         for (held, IdleFrame { id, frame, .. }) in self.hold_frames(idle, FRESH) {
+            epochs.extend(Some(held.epoch).filter(|_| !seeded!("released-under-queued-work")));
             parts.push(Part {
                 what: What::Idle(held, id),
-                wait: (self.wait_of(held.epoch)).filter(|_| !seeded!("released-under-queued-work")),
                 mapped: Some((frame.start, frame.bytes)),
                 phys: Some(frame.phys),
             });
         }
         for id in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
+            epochs.push(extent.epoch());
             parts.push(Part {
                 what: What::Old(id),
-                wait: self.wait_of(extent.epoch()),
                 mapped: Some((extent.start, extent.bytes)),
                 phys: None,
             });
         }
-        parts.extend(refused.into_iter().map(|(handle, phys)| Part {
+        let refused = self.arena.take_refused().into_iter();
+        parts.extend(refused.map(|(handle, phys)| Part {
             what: What::Refused(handle, phys),
-            wait: None,
             mapped: None,
             phys: Some(phys),
         }));
         self.under_way.jobs += u64::from(!parts.is_empty());
         (!parts.is_empty()).then(|| Release {
+            waits: self.questions(epochs, Ask::Done).unwrap_or_default(),
             parts,
             site: self.arena.site().clone(),
         })
-    }
-
-    fn wait_of(&self, epoch: Epoch) -> Option<Mark> {
-        let timeline = self.timeline(epoch.stream)?;
-        (!is_done(&self.streams, epoch)).then_some((timeline, epoch.tick))
     }
 
     /// Ends a release: books what is gone; the rest is as it was.
@@ -166,12 +160,7 @@ impl Core {
         // The next call looks at others first.
         self.retiring.extend(pending);
         done.extend(self.unkeep(self.arena.kept_beyond(MOST_KEPT)));
-        self.begin_release(&[], done, Vec::new())
-    }
-
-    /// Begins to unmap all stale mappings, and to release handles that the driver refused before.
-    pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
-        self.begin_trim(u64::MAX, true)
+        self.begin_release(&[], done)
     }
 
     /// Begins to release idle memory, down to `keep` bytes. With a `wait` of the host, all of it and all stale
@@ -181,13 +170,12 @@ impl Core {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let idle = self.idle(None, excess, usable);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
-        let refused = self.arena.take_refused();
-        self.begin_release(&idle, old.into_iter().flatten(), refused)
+        self.begin_release(&idle, old.into_iter().flatten())
     }
 
     /// Begins to release idle handles of at least `bytes`, and of what the pool holds beyond the limit; `wait` as for
-    /// [`Core::begin_trim`]. For a `placement`, handles outside it, or none if they do not suffice; and stale
-    /// mappings too, as a handle's memory is released with its last mapping.
+    /// [`Core::begin_trim`]. For a `placement`, handles outside it, or none if they do not suffice. Stale mappings go
+    /// too, as a handle's memory is released with its last mapping.
     pub(super) fn begin_giving_up(
         &mut self,
         placement: Option<&Placement>,
@@ -207,8 +195,8 @@ impl Core {
             left = left.saturating_sub(it.frame.bytes);
             goes
         });
-        let old = placement.map(|_| std::mem::take(&mut self.retiring));
-        self.begin_release(&idle, old.into_iter().flatten(), Vec::new())
+        let old = wait.then(|| std::mem::take(&mut self.retiring));
+        self.begin_release(&idle, old.into_iter().flatten())
     }
 
     pub(super) fn soft_limit(&self) -> u64 {

@@ -158,7 +158,7 @@ impl Shared {
         self.work(|core| {
             let old = core.unkeep(core.arena.kept_beyond(0));
             core.retiring.extend(old);
-            core.begin_reaping_all()
+            core.begin_trim(u64::MAX, true)
         })?;
         let mut sleeping = Sleeping {
             copies: prepare(&self.live_ranges())?,

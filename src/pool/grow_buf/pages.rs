@@ -96,9 +96,7 @@ impl Pages {
     /// Releases unused frames, if the work that may use them is done, or behind a `wait` of the host. Returns the
     /// bytes released, and whether the addresses were too. What the driver refuses stays until the next time.
     pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
-        if !self.has_passed(wait) && wait {
-            return (0, false);
-        }
+        self.ask(wait);
         let mut state = lock(&self.state);
         let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
         let some = state.used < state.frames.len();
@@ -117,17 +115,18 @@ impl Pages {
 
     /// Asks how far the work is, or waits on the host, without the lock: another thread, or a host call on this one,
     /// may use the buffer meanwhile.
-    fn has_passed(&self, wait: bool) -> bool {
+    fn ask(&self, wait: bool) {
         let state = lock(&self.state);
         let some = state.used < state.frames.len();
         let awaited = some.then(|| state.awaited.clone());
         drop(state);
         let mut each = awaited.iter().flatten();
-        if wait {
+        let passes = |(on, tick): &Mark| on.poll_to(*tick).is_ok_and(|it| it >= *tick);
+        match wait {
             // For each, whichever failed: a pool that ends unmaps all.
-            return each.fold(true, |all, (on, tick)| on.sync_to(*tick).is_ok() && all);
+            true => each.for_each(|(on, tick)| _ = on.sync_to(*tick)),
+            false => _ = each.all(|mark| mark.0.done() >= mark.1 || passes(mark)),
         }
-        each.all(|(on, tick)| on.done() >= *tick || on.poll_to(*tick).is_ok_and(|it| it >= *tick))
     }
 
     /// Lets the pool's peers use what is mapped; if one cannot, the addresses go.
@@ -178,7 +177,7 @@ fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
 pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     // A failure here loses the memory and cannot be mended.
     for pages in all {
-        let _ = pages.has_passed(true);
+        pages.ask(true);
     }
     drop(arena);
     for pages in all {
@@ -277,8 +276,7 @@ impl Shared {
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
         self.catch_up(wait)?;
         self.work(|core| core.begin_giving_up(None, bytes, wait))?;
-        let reap = [Core::begin_reaping, Core::begin_reaping_all][usize::from(wait)];
-        self.work(reap).map(drop)
+        self.work(Core::begin_reaping).map(drop)
     }
 
     pub(super) fn settle_pages(&self, pages: &Arc<Pages>, wait: bool) -> u64 {

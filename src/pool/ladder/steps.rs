@@ -177,7 +177,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     if core.arena.left_over() == 0 && !no_place() {
         return NEXT;
     }
-    work_or_next(core.begin_reaping_all(), Then::Look)
+    work_or_next(core.begin_trim(u64::MAX, true), Then::Look)
 }
 
 /// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
