@@ -192,8 +192,8 @@ impl Pool {
         Ok(unsafe { LanePtr::of(&found).get() })
     }
 
-    /// Allocates at least `bytes` on `stream`. In a host call, which may not call the driver, only from memory that is
-    /// ready.
+    /// Allocates at least `bytes` on `stream`. In a host call that the device's backend queued, only from memory that is
+    /// ready, as it may not call the driver.
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, a stream of another device, or if a host call would need more;
