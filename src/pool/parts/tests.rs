@@ -48,8 +48,8 @@ fn a_part_is_found_while_another_waits_for_its_idle_memory() {
     drop(block);
     let asks = thread::spawn(move || parts[1].alloc(&other, 6 * granule).map(drop));
     thread::sleep(Duration::from_millis(50));
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(pool.tagged("a").map(drop)));
+    let ((tell, told), whole) = (mpsc::channel(), pool.clone());
+    thread::spawn(move || tell.send(whole.tagged("a").map(drop)));
     let found = told.recv_timeout(Duration::from_secs(5));
     drop(open);
     asks.join().unwrap().unwrap();
