@@ -329,7 +329,11 @@ fn a_block_held_while_it_is_copied_into_a_larger_one_stays_as_it_is() {
     let (pool, id, other) = (ground.pool.clone(), list.id(), ground.other.clone());
     ground.watched.after("before_copy_within", move || {
         let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(pool.hold_id(id, &other).is_ok()));
+        std::thread::spawn(move || {
+            // The hold has ended when this thread says so.
+            let is_held = pool.hold_id(id, &other).is_ok();
+            tell.send(is_held)
+        });
         let _ = told.recv_timeout(Duration::from_secs(5));
     });
     let refused = list.resize(&ground.stream, 5000).unwrap_err();
