@@ -258,3 +258,29 @@ fn a_pool_does_not_fall_asleep_between_the_order_of_a_copy_from_it_and_the_copy(
     source.wake(&[]).unwrap();
     assert_eq!(data.download().unwrap(), vec![7; 1 << 20]);
 }
+
+#[test]
+fn a_child_of_fork_waits_for_no_thread_of_its_parent_and_leaves_its_memory_alone() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut ones = pool.alloc_from(&stream, &[1u8; 5 << 20]).unwrap();
+    // SAFETY: the child takes no lock that another thread may have had, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the call ends a child that waits.
+        unsafe { libc::alarm(20) };
+        let waits = [ones.view_mut().fill(&stream, 2), stream.synchronize()];
+        let makes = pool.alloc(&stream, 64 << 20).map(std::mem::forget);
+        drop((ones, stream));
+        drop(pool);
+        let failed = waits[1].is_err() && makes.is_err();
+        // SAFETY: the child ends.
+        unsafe { libc::_exit(if failed { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the call writes one number.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(ones.download().unwrap().iter().all(|&byte| byte == 1));
+    assert_eq!(status, 0, "the child waited, or was served");
+}

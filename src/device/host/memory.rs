@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use crate::device::mapping_table::{Handle, MappingTable};
 use crate::device::{Addr, HandleCounts, Phys};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::sync::plain::lock;
 
 /// Smallest size of a handle and alignment of a mapping, as on the GPUs that this device replaces.
@@ -93,9 +93,28 @@ struct State {
     used: u64,
 }
 
+/// The process that opened a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Process(u32);
+
+impl Process {
+    pub(super) fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Returns an error in a child of `fork`, which has none of the device's threads, and whose mappings are its
+    /// parent's memory.
+    pub(super) fn refuse_child(self) -> Result<()> {
+        refuse!(self.0 != std::process::id() => "device",
+            "it was opened before the fork that made this process: open another");
+        Ok(())
+    }
+}
+
 /// The physical memory and the address ranges of one host device.
 #[derive(Debug)]
 pub(in crate::device) struct Memory {
+    process: Process,
     file: File,
     capacity: u64,
     state: Mutex<State>,
@@ -117,6 +136,7 @@ impl Memory {
             used: 0,
         };
         Ok(Self {
+            process: Process::this(),
             file,
             capacity,
             state: Mutex::new(state),
@@ -181,6 +201,7 @@ impl Memory {
     }
 
     pub(in crate::device) fn create(&self, bytes: u64) -> Result<Phys> {
+        self.process.refuse_child()?;
         let mut state = lock(&self.state);
         state.table.check_bytes(bytes)?;
         let free = self.capacity - state.used;
@@ -209,6 +230,7 @@ impl Memory {
     }
 
     pub(in crate::device) fn release(&self, phys: Phys) -> Result<()> {
+        self.process.refuse_child()?;
         let mut state = lock(&self.state);
         let handle = state.table.live(phys)?;
         if state.table.is_unmapped(phys) {
@@ -233,6 +255,7 @@ impl Memory {
     }
 
     pub(in crate::device) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        self.process.refuse_child()?;
         let mut state = lock(&self.state);
         let handle = state.table.check_map(addr, bytes, phys)?;
         let (protection, flags) = (
@@ -263,6 +286,7 @@ impl Memory {
     }
 
     pub(in crate::device) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.process.refuse_child()?;
         let mut state = lock(&self.state);
         state.table.check_unmap(addr, bytes)?;
         hold(addr, bytes)?;

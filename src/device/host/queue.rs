@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::floats::DefaultFloats;
-use super::memory::Memory;
+use super::memory::{Memory, Process};
 use crate::device::capture_emulation::Branch;
 use crate::device::launch::Launch;
 use crate::device::{Addr, host_call};
@@ -82,6 +82,7 @@ struct Queue {
 pub(super) struct StreamQueue {
     /// A number that is unique among the host streams of this process.
     pub(super) id: u64,
+    process: Process,
     queue: Mutex<Queue>,
     work: Condvar,
     room: Condvar,
@@ -111,6 +112,7 @@ impl StreamQueue {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let stream = Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            process: Process::this(),
             queue: Mutex::new(Queue {
                 ops: VecDeque::new(),
                 held: 0,
@@ -146,6 +148,7 @@ impl StreamQueue {
     pub(super) fn push(&self, op: Op) -> Result<u64> {
         let mut queue = lock(&self.queue);
         while queue.ops.len() >= LONGEST_QUEUE && !queue.closed && !host_call::is_running() {
+            self.process.refuse_child()?;
             queue.held += 1;
             queue = self
                 .room
@@ -262,7 +265,7 @@ impl Place {
     /// Whether the stream has passed this place; an error if work before it failed.
     pub(super) fn passed(&self) -> Result<bool> {
         if self.stream.done.load(Ordering::Acquire) < self.number {
-            return Ok(false);
+            return self.stream.process.refuse_child().map(|()| false);
         }
         match self.stream.failed.get() {
             Some((number, error)) if *number <= self.number => Err(error.clone()),
@@ -273,8 +276,11 @@ impl Place {
     /// Blocks the calling thread until the stream has passed this place.
     pub(super) fn sync(&self) -> Result<()> {
         host_call::may_wait()?;
-        self.stream.wait_for(self.number);
-        self.passed().map(|_| ())
+        if !self.passed()? {
+            self.stream.wait_for(self.number);
+            self.passed()?;
+        }
+        Ok(())
     }
 
     /// Whether work queued on `stream` runs after this place without a further wait.
