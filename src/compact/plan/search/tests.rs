@@ -114,6 +114,23 @@ pub(in crate::compact) fn chain(links: u64, down: bool) -> (Layout, u64) {
 }
 
 #[test]
+fn a_hole_is_made_at_the_end_of_its_gap_where_the_future_cost_is_less() {
+    // The block of 50 goes to the last hole. Its gap has 20 bytes more than the hole: a later request of 50 bytes takes
+    // them and the block beside them, of 30 bytes below the gap or of 400 above it.
+    let made = |below, above| {
+        let extents = extents_from(0, "m.m.mf.f.", &[below, 30, 50, 40, above, 1, 50, 1, 30]);
+        let mut planner = Planner::new();
+        planner.note_request(50);
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let plan = planner.plan(&layout, &Goal::Hole(100)).expect("room");
+        assert_eq!((plan.bytes, plan.moves), (50, 1));
+        plan.hole
+    };
+    assert_eq!(made(30, 400), Some(30 + 20));
+    assert_eq!(made(400, 30), Some(400));
+}
+
+#[test]
 fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
     let all = (0..=super::MOST_LIFTED as u64 + 1).flat_map(|links| [(links, 1), (links, 1000)]);
     // One attempt per link is enough, and a larger budget does not change the result.
