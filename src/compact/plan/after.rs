@@ -34,3 +34,33 @@ pub(super) fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
         .max()
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::Move;
+    use super::super::layout::extents_from;
+    use super::*;
+
+    #[test]
+    fn a_block_that_goes_leaves_one_hole_with_those_on_either_side() {
+        let kinds = [(".mf.", 30), ("m.f.", 30), (".m.f.", 40), ("mmf.", 20)];
+        for (kinds, largest) in kinds {
+            let sizes: Vec<u64> = kinds
+                .chars()
+                .map(|kind| if kind == '.' { 10 } else { 20 })
+                .collect();
+            let mut extents = extents_from(0, kinds, &sizes);
+            let last = extents.len() - 1;
+            extents[last].bytes = 20;
+            let block = extents[kinds.find('m').expect("a block")];
+            let way = Move {
+                src: block.addr,
+                dst: extents[last].addr,
+                bytes: 20,
+            };
+            let layout = Layout::from_extents(extents).expect("ascends");
+            let after = largest_hole_after(&layout, &[Batch::Disjoint(vec![way])]);
+            assert_eq!(after, largest, "{kinds}");
+        }
+    }
+}

@@ -80,6 +80,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_block_that_passes_over_another_is_no_part_of_its_slide() {
+        let block = |src, dst| Move {
+            src,
+            dst,
+            bytes: 10,
+        };
+        let down = [(100, 50), (200, 10), (300, 60)].map(|(src, dst)| block(src, dst));
+        assert_eq!(slidable(&down, false), [true, false, true]);
+        assert_eq!(slidable(&down, true), [false; 3]);
+        let up = [(100, 450), (200, 410), (300, 460)].map(|(src, dst)| block(src, dst));
+        assert_eq!(slidable(&up, true), [true, false, true]);
+        // One byte short of lying behind the one before.
+        let close = [(100, 50), (200, 59), (300, 69)].map(|(src, dst)| block(src, dst));
+        assert_eq!(slidable(&close, false), [true, false, true]);
+    }
+
+    #[test]
     fn a_move_reads_where_another_goes_if_they_share_a_byte_and_not_if_they_touch() {
         let block = |src, dst| Move {
             src,
