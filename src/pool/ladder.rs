@@ -26,7 +26,7 @@ use crate::sync::pause;
 /// Rank of moving memory before handles are mapped elsewhere; below all registered steps.
 const MOVES_FIRST_RANK: u8 = 0;
 
-type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
+type Step = fn(&mut Climb<'_>, &mut Core) -> Turn;
 
 /// All steps, each tried if the steps before it did not serve the request.
 const LADDER: &[Step] = &[
@@ -236,7 +236,7 @@ impl Shared {
         while let Some(step) = step(at, looks) {
             core.refuse_asleep()?;
             refuse_in_host_call(at)?;
-            let turn = step(climb, &mut core)?;
+            let turn = step(climb, &mut core);
             let then;
             (core, then) = match turn {
                 Turn::Served(grant) => return climb.served(core, grant),

@@ -1,8 +1,6 @@
 //! The steps of the ladder, in its order.
 
 use super::{Climb, Then, Turn, wait};
-use crate::error::Result;
-use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
 use crate::pool::ask;
 use crate::pool::core::Core;
@@ -11,28 +9,24 @@ use crate::pool::mapping::total;
 use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
-fn next_or(grant: Option<Grant>) -> Result<Turn> {
-    Ok(grant.map_or(Turn::Then(Then::Next), Turn::Served))
-}
+const NEXT: Turn = Turn::Then(Then::Next);
+const LOOK: Turn = Turn::Then(Then::Look);
 
-fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
-    Ok(job.map_or(Turn::Then(Then::Next), |job| {
-        Turn::Work(Box::new(job.into()), then)
-    }))
+fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Turn {
+    job.map_or(NEXT, |job| Turn::Work(Box::new(job.into()), then))
 }
-
-const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
-pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let (lane, bytes) = (climb.lane, climb.bytes);
     lane.shared.give_used(core);
     let grant = lane.take_ready(bytes, core);
-    next_or(grant.or_else(|| lane.take_over(bytes, false, false, core)))
+    let grant = grant.or_else(|| lane.take_over(bytes, false, false, core));
+    grant.map_or(NEXT, Turn::Served)
 }
 
 /// Asks the driver how far the streams are.
-pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let mut questions = (core.ask_how_far(climb.stream(), climb.bytes)).unwrap_or_default();
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
@@ -40,7 +34,7 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 }
 
 /// Maps new memory, as [`Core::begin_overlapping`] says.
-pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if climb.terms.refused {
         return NEXT;
     }
@@ -51,7 +45,7 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 }
 
 /// Makes the stream of a used block that fits wait for its uses; if none fits, all streams for all uses.
-pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if !core.config.reuse.device_wait {
         return NEXT;
     }
@@ -60,30 +54,30 @@ pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 }
 
 /// Makes all streams wait for the other uses of blocks that they freed.
-pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
+pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Turn {
     let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
     work_or_next(ask::some(waits), Then::Look)
 }
 
 /// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
-pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let (lane, bytes) = (climb.lane, climb.bytes);
     if core.config.reuse.device_wait {
         if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
-            return Ok(Turn::Served(grant));
+            return Turn::Served(grant);
         }
         let waits = lane.wait_for_batch(bytes).unwrap_or_default();
         if let Some(turn) = wait(waits, &mut climb.waits_left) {
-            return Ok(turn);
+            return turn;
         }
     }
     climb.drain(core);
     lane.shared.note_peak(core, true);
-    Ok(Turn::Then(Then::Look))
+    LOOK
 }
 
 /// For a large request: merges neighbouring holes of all streams, behind a wait for them, and takes one.
-pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     // A look at all holes is worth its cost only if enough have changed.
     let pays = climb.has_waited() || core.has_changed();
     if !(pays && core.is_merged_for(climb.size)) {
@@ -91,14 +85,14 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     }
     let waits = core.unify(climb.stream());
     if let Some(turn) = wait(waits, &mut climb.waits_left) {
-        return Ok(turn);
+        return turn;
     }
     let grant = core.take_best(climb.stream(), climb.size, true);
-    next_or(grant.map(|block| climb.cut(core, block)))
+    grant.map_or(NEXT, |block| Turn::Served(climb.cut(core, block)))
 }
 
 /// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory.
-pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if !climb.terms.pending {
         return NEXT;
     }
@@ -106,35 +100,35 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
     if let Some(found) = slot.flatten() {
         let grant = core.take_slot(stream, climb.bytes, found, true);
-        return Ok(Turn::Behind(grant, climb.bytes, found.2));
+        return Turn::Behind(grant, climb.bytes, found.2);
     }
     let Some((id, epoch)) = core.smallest_hole(climb.size) else {
         return NEXT;
     };
     core.count(Told::StreamWait(climb.size));
     let grant = core.take(id, climb.size, stream);
-    Ok(Turn::Behind(grant, climb.size, epoch))
+    Turn::Behind(grant, climb.size, epoch)
 }
 
 /// Asks the driver which stale mappings may go.
-pub(super) fn ask_of_old(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn ask_of_old(_: &mut Climb<'_>, core: &mut Core) -> Turn {
     work_or_next(core.ask_of_old(), Then::Next)
 }
 
 /// Unmaps stale mappings whose work is done.
-pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Turn {
     work_or_next(core.begin_reaping(), Then::Next)
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
-pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return waiting(climb, core);
     };
     let steals = plan.steals(core.granule());
     if steals > 0 && std::mem::take(&mut climb.may_move) {
-        return Ok(Turn::Moves(steals));
+        return Turn::Moves(steals);
     }
     // If the device has no memory, there may still be idle handles.
     let then = match climb.terms.refused {
@@ -147,31 +141,31 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 }
 
 /// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
-pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if climb.terms.pending {
         return NEXT;
     }
     climb.terms.pending = true;
-    match waiting(climb, core)? {
-        Turn::Then(_) => Ok(Turn::Then(Then::Look)),
-        turn => Ok(turn),
+    match waiting(climb, core) {
+        Turn::Then(_) => LOOK,
+        turn => turn,
     }
 }
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
-pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let waits = core.unify(climb.stream());
     if let Some(turn) = wait(waits, &mut climb.merges_left) {
-        return Ok(turn);
+        return turn;
     }
-    match ready(climb, core)? {
-        Turn::Then(_) => Ok(Turn::Then(Then::Look)),
-        turn => Ok(turn),
+    match ready(climb, core) {
+        Turn::Then(_) => LOOK,
+        turn => turn,
     }
 }
 
 /// Unmaps stale mappings that hold released memory or addresses; the host waits for that.
-pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let (stream, size, terms) = (climb.stream(), climb.size, climb.terms);
     let no_place = || !core.retiring.is_empty() && core.plan(stream, size, terms).is_none();
     if core.arena.left_over() == 0 && !no_place() {
@@ -182,7 +176,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
 
 /// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
 /// cheapest placement do not suffice, releases all, provided that they and new ones suffice for the request.
-pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
         let bytes = plan.lacking + total(&plan.idle);
@@ -198,10 +192,10 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
 }
 
 /// Looks for memory that other threads freed into caches, waits for their jobs, then calls the registered steps.
-pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
         climb.caches_looked_at += 1;
-        return Ok(Turn::Then(Then::Restart));
+        return Turn::Then(Then::Restart);
     }
     // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
     let device = core.arena.site().device_bytes();
@@ -209,10 +203,10 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let grown = core.grown().saturating_sub(core.under_way.leaving);
     let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
     if core.under_way.jobs > 0 && !in_the_way {
-        return Ok(Turn::Wait);
+        return Turn::Wait;
     }
     match climb.helped {
-        true => Ok(Turn::Relief),
+        true => Turn::Relief,
         false => NEXT,
     }
 }

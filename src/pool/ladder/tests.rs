@@ -23,13 +23,13 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     climb.restart(&core);
     for _ in 0..MOST_WAITS {
         // Each time somebody else has what was waited for.
-        let turn = steps::caches(&mut climb, &mut core).unwrap();
+        let turn = steps::caches(&mut climb, &mut core);
         assert!(matches!(turn, Turn::Work(_, Then::Again)));
     }
-    let turn = steps::caches(&mut climb, &mut core).unwrap();
+    let turn = steps::caches(&mut climb, &mut core);
     assert!(matches!(turn, Turn::Then(Then::Look)));
     assert_eq!(core.steps.waits, 0, "a wait under the lock");
-    let turn = steps::waiting(&mut climb, &mut core).unwrap();
+    let turn = steps::waiting(&mut climb, &mut core);
     let Turn::Behind(grant, bytes, epoch) = turn else {
         panic!("it is a hole now");
     };
@@ -55,7 +55,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
             drop(pool.alloc(&world.streams[0], BYTES).unwrap());
         }
         let again = fills && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN;
-        let turn = steps::others(&mut climb, &mut shared.core.lock()).unwrap();
+        let turn = steps::others(&mut climb, &mut shared.core.lock());
         assert_eq!(matches!(turn, Turn::Then(Then::Restart)), again);
     }
     assert_eq!(climb.caches_looked_at, CACHES_LOOKED_AT_AGAIN);
@@ -75,7 +75,7 @@ fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() 
         let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
         let mut core = shared.lock_drained();
         climb.restart(&core);
-        let turn = steps::merged(&mut climb, &mut core).unwrap();
+        let turn = steps::merged(&mut climb, &mut core);
         match is_large {
             true => assert!(matches!(turn, Turn::Work(_, Then::Again))),
             false => assert!(matches!(turn, Turn::Then(Then::Next))),
@@ -108,7 +108,7 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
             core.plan(lane.slot, bytes, climb.terms).is_some(),
             bytes == granule
         );
-        let turn = steps::left_over(&mut climb, &mut core).unwrap();
+        let turn = steps::left_over(&mut climb, &mut core);
         assert_eq!(matches!(turn, Turn::Work(..)), waits, "{is_old} {bytes}");
         if let Some(old) = core.retiring.pop_back() {
             core.extents.retired(old);
@@ -134,7 +134,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     climb.waits_left = 0;
     let mut core = shared.lock_drained();
     climb.restart(&core);
-    let turn = steps::unify(&mut climb, &mut core).unwrap();
+    let turn = steps::unify(&mut climb, &mut core);
     let Turn::Work(job, Then::Again) = turn else {
         panic!("no wait of its own");
     };
@@ -142,7 +142,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     let ran = job.run();
     let mut core = shared.core.lock();
     core.end(ran).unwrap();
-    let turn = steps::unify(&mut climb, &mut core).unwrap();
+    let turn = steps::unify(&mut climb, &mut core);
     assert!(matches!(turn, Turn::Served(_)), "both are free");
 }
 
