@@ -21,19 +21,13 @@ impl Core {
             self.count(Told::OwnStream(bytes));
             return Some(self.take(best, bytes, slot));
         }
-        self.take_best(slot, bytes, false)
+        self.take_best(slot, bytes)
     }
 
-    /// As [`Core::take_ready`], counted as taken after a wait if it `waited`.
     #[inline(never)]
-    pub(super) fn take_best(
-        &mut self,
-        slot: StreamIndex,
-        bytes: u64,
-        waited: bool,
-    ) -> Option<Grant> {
+    fn take_best(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
         let id = self.ready(slot, bytes)?;
-        self.count_taken(slot, bytes, self.extents.get(id).epoch(), waited);
+        self.count_taken(slot, bytes, self.extents.get(id).epoch());
         Some(self.take(id, bytes, slot))
     }
 
@@ -48,7 +42,7 @@ impl Core {
     }
 
     /// The smallest hole of at least `bytes` that is ready for `slot`; among equals its own.
-    fn ready(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
+    pub(super) fn ready(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
         let first = |owner: StreamIndex, least: u64| {
@@ -126,8 +120,9 @@ impl Core {
 
     /// Takes a slot of `bytes` that is ready for `stream`, of a slab or of a new slab in a ready hole.
     fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
-        if let Some(found) = self.look_for_slot(stream, bytes, false) {
-            return Some(self.take_slot(stream, bytes, found, false));
+        if let Some((id, slot, history)) = self.look_for_slot(stream, bytes, false) {
+            self.count_taken(stream, bytes, history);
+            return Some(self.slabs.take(id, slot, stream));
         }
         let (best, least) = self.slab_bytes(bytes);
         let block = (self.take_ready(stream, best)).or_else(|| self.take_ready(stream, least))?;
@@ -147,18 +142,6 @@ impl Core {
         self.slabs.find(bytes, owners, looks, |history| {
             pending || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
         })
-    }
-
-    /// Takes a slot that the stream runs behind, or has `waited` for.
-    pub(super) fn take_slot(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        (id, slot, history): Found,
-        waited: bool,
-    ) -> Grant {
-        self.count_taken(stream, bytes, history, waited);
-        self.slabs.take(id, slot, stream)
     }
 
     /// Makes a slab of a block and takes the first slot.

@@ -416,18 +416,11 @@ impl Core {
         }
     }
 
-    /// Counts that `stream` took free memory with this history, after a wait or not.
+    /// Counts that `stream` took free memory with this history, without a wait.
     #[inline(always)]
-    pub(super) fn count_taken(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        history: Epoch,
-        waited: bool,
-    ) {
-        self.count(match waited {
-            true => Told::StreamWait(bytes),
-            false if history.is_own(stream) => Told::OwnStream(bytes),
+    pub(super) fn count_taken(&mut self, stream: StreamIndex, bytes: u64, history: Epoch) {
+        self.count(match history.is_own(stream) {
+            true => Told::OwnStream(bytes),
             false => Told::ReadyElsewhere(bytes),
         });
     }

@@ -87,8 +87,12 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if let Some(turn) = wait(waits, &mut climb.waits_left) {
         return turn;
     }
-    let grant = core.take_best(climb.stream(), climb.size, true);
-    grant.map_or(NEXT, |block| Turn::Served(climb.cut(core, block)))
+    let Some(id) = core.ready(climb.stream(), climb.size) else {
+        return NEXT;
+    };
+    core.count(Told::StreamWait(climb.size));
+    let block = core.take(id, climb.size, climb.stream());
+    Turn::Served(climb.cut(core, block))
 }
 
 /// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory.
@@ -98,9 +102,10 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     }
     let stream = climb.stream();
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
-    if let Some(found) = slot.flatten() {
-        let grant = core.take_slot(stream, climb.bytes, found, true);
-        return Turn::Behind(grant, climb.bytes, found.2);
+    if let Some((id, slot, history)) = slot.flatten() {
+        core.count(Told::StreamWait(climb.bytes));
+        let grant = core.slabs.take(id, slot, stream);
+        return Turn::Behind(grant, climb.bytes, history);
     }
     let Some((id, epoch)) = core.smallest_hole(climb.size) else {
         return NEXT;
