@@ -343,10 +343,9 @@ impl Lane {
     /// The core, for a free; `None` in a host call where another thread has it, which the driver may keep until the
     /// call has run.
     fn lock_to_free(&self, home: &Self) -> Option<CoreGuard<'_>> {
-        match is_running() && std::ptr::eq(self, home) {
-            true => self.shared.core.try_lock(),
-            false => Some(self.shared.core.lock()),
-        }
+        let core = &self.shared.core;
+        let may_wait = || !(is_running() && std::ptr::eq(self, home));
+        (core.try_lock()).or_else(|| may_wait().then(|| core.lock()))
     }
 
     /// Has another thread free a block of this lane, which it keeps alive until then.
