@@ -9,14 +9,13 @@
 //! A part is a [`Block`] of a lane of its own, which has no cache.
 
 use std::collections::BTreeMap;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::cache::Cached;
 use super::stats::counters::Blocks;
-use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments, Shared};
+use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{Addr, Kept, Recorder, Stream, Timeline, beside, is_running, lock};
+use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::seeded::seeded;
@@ -111,18 +110,6 @@ impl Segments {
     }
 }
 
-impl Private {
-    fn segment(&self, shared: &Arc<Shared>, bytes: u64) -> Result<Block> {
-        let lane = shared.open_lane(self.recorder.gate())?;
-        if bytes < GRAPH_SEGMENT
-            && let Some(block) = lane.try_alloc(GRAPH_SEGMENT)?
-        {
-            return Ok(block);
-        }
-        lane.alloc(bytes)
-    }
-}
-
 /// The graph keeps the lane of its private memory.
 impl Kept for Arc<Lane> {
     fn release(self: Box<Self>, _gate: &Stream) {
@@ -213,7 +200,12 @@ impl Lane {
                 }
             }
             // Without the lock: the application's callbacks may free parts.
-            let segment = private.segment(&self.shared, bytes)?;
+            let gate = self.shared.open_lane(private.recorder.gate())?;
+            let roomy = match bytes < GRAPH_SEGMENT {
+                true => gate.try_alloc(GRAPH_SEGMENT)?,
+                false => None,
+            };
+            let segment = roomy.map_or_else(|| gate.alloc(bytes), Ok)?;
             lock(&private.parts).add(segment);
         }
     }
@@ -256,18 +248,17 @@ impl Lane {
 
     /// Frees on this lane a block that a graph keeps or will keep; false for another block.
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
-        let extent = IdAndSlack::of(block.id, block.bytes, requested);
-        let again = || Block::unseen(home, block.addr, extent, requested);
         if is_running() && std::ptr::eq(self, home) {
-            // This calls the driver. The block keeps its lane until another thread frees it.
-            let late = ManuallyDrop::new(again());
-            beside(move || late.lane().free_foreign(late.lane(), block, requested));
+            // This calls the driver.
+            self.free_late(block, requested);
             return true;
         }
         let timeline = &self.stream.timeline;
         let capture = timeline.recorder();
         let is_its = |its: &Recorder| capture.as_ref().is_none_or(|it| std::ptr::eq(&**it, its));
         let Some(private) = home.private.as_ref().filter(|it| is_its(&it.recorder)) else {
+            let extent = IdAndSlack::of(block.id, block.bytes, requested);
+            let again = || Block::unseen(home, block.addr, extent, requested);
             let kept = capture.map(|it| keep_block(again(), vec![it], timeline));
             return kept.is_some();
         };

@@ -349,7 +349,7 @@ impl Lane {
     }
 
     /// Has another thread free a block of this lane, which it keeps alive until then.
-    fn free_late(&self, block: Cached, requested: u64) {
+    pub(crate) fn free_late(&self, block: Cached, requested: u64) {
         let extent = IdAndSlack::of(block.id, block.bytes, requested);
         let late = ManuallyDrop::new(Block::unseen(self, block.addr, extent, requested));
         beside(move || {
