@@ -22,12 +22,15 @@ use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamI
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
+/// A slot, held: once all clones are dropped, another stream may get the slot.
+pub(crate) type Hold = Arc<StreamIndex>;
+
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
     /// The stream is a graph's gate: its blocks are segments of the graph's memory.
     pub(super) gate: bool,
-    /// Every lane of the slot holds it. Another stream may have the slot once none does.
-    pub(super) hold: Weak<()>,
+    /// Every lane of the slot has it.
+    pub(super) hold: Weak<StreamIndex>,
 }
 
 /// Bytes promised to jobs under way, and free memory that they hold.
@@ -190,18 +193,8 @@ impl Core {
         self.limit().min(self.soft_limit())
     }
 
-    /// A slot for a stream, and its hold: once all clones of that are dropped, another stream may get the slot.
-    pub(crate) fn add_stream(
-        &mut self,
-        timeline: &Arc<Timeline>,
-        gate: bool,
-    ) -> (StreamIndex, Arc<()>) {
-        let hold = Arc::new(());
-        let state = StreamState {
-            timeline: Arc::clone(timeline),
-            gate,
-            hold: Arc::downgrade(&hold),
-        };
+    /// A slot for a stream.
+    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Hold {
         let is_free = |&slot: &StreamIndex| {
             let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
             // Memory that a job holds waits for some stream's work.
@@ -215,8 +208,13 @@ impl Core {
             self.streams.push(None);
             self.extents.add_slot()
         });
-        self.streams[slot as usize] = Some(state);
-        (slot, hold)
+        let hold = Arc::new(slot);
+        self.streams[slot as usize] = Some(StreamState {
+            timeline: Arc::clone(timeline),
+            gate,
+            hold: Arc::downgrade(&hold),
+        });
+        hold
     }
 
     /// Whether work that `slot`'s stream is given from now on runs behind `epoch`.

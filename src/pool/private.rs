@@ -237,7 +237,7 @@ impl Lane {
             parts: Mutex::default(),
         };
         let (shared, private) = (&self.shared, Some(Arc::new(private)));
-        let lane = Self::new(shared, &self.stream, self.slot, &self.hold, private);
+        let lane = Self::new(shared, &self.stream, &self.hold, private);
         // The lane ends when its blocks are freed and its graph is gone.
         lane.others.elsewhere.retire();
         lane.enter();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
-use super::core::{Core, CoreGuard, CoreLock};
+use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
 use super::job::Job;
 use super::stats::leaks::Tracker;
@@ -12,8 +12,8 @@ use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result, refuse};
+use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
-use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, Mutex, latch, latch_mut};
@@ -79,10 +79,10 @@ impl Shared {
             return Ok(None);
         }
         let core = stream.core();
-        let (slot, hold) = self.core.lock().add_stream(&core.timeline, core.gate);
+        let hold = (self.core.lock()).add_stream(&core.timeline, core.gate);
         let watcher = Arc::downgrade(self);
         stream.watch(watcher);
-        Ok(Some(self.add_lane(&mut lanes, stream, slot, &hold)))
+        Ok(Some(self.add_lane(&mut lanes, stream, &hold)))
     }
 
     pub(super) fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
@@ -91,14 +91,8 @@ impl Shared {
         Ok(())
     }
 
-    fn add_lane(
-        self: &Arc<Self>,
-        lanes: &mut Lanes,
-        stream: &Stream,
-        slot: StreamIndex,
-        hold: &Arc<()>,
-    ) -> Arc<Lane> {
-        let lane = Lane::new(self, stream.core(), slot, hold, None);
+    fn add_lane(self: &Arc<Self>, lanes: &mut Lanes, stream: &Stream, hold: &Hold) -> Arc<Lane> {
+        let lane = Lane::new(self, stream.core(), hold, None);
         // The pool already watches the stream: a capture that begins later finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
@@ -117,7 +111,7 @@ impl Shared {
         let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
         let may_part = lanes.may_part(handle);
-        may_part.then(|| self.add_lane(&mut lanes, stream, lane.slot, &lane.hold))
+        may_part.then(|| self.add_lane(&mut lanes, stream, &lane.hold))
     }
 
     /// The lane of `stream`, while the pool has a handle.

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
-use super::core::CoreLock;
+use super::core::{CoreLock, Hold};
 use super::pressure::ReliefStep;
 use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
@@ -203,8 +203,7 @@ pub(crate) struct LaneParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     pub(crate) slot: StreamIndex,
-    /// Shared by all lanes of the slot.
-    pub(crate) hold: Arc<()>,
+    pub(crate) hold: Hold,
     /// The graph's memory that this lane's blocks are parts of.
     pub(crate) private: Option<Arc<Private>>,
     pub(crate) others: Others,

@@ -48,7 +48,8 @@ fn the_ways_ascend_after_a_wait_that_failed_too() {
     let mover = Mover::new(&device, &Overhead::default()).expect("a mover");
     let stream = device.stream().expect("a stream");
     let mut core = shared.core.lock();
-    let (slot, _hold) = core.add_stream(&stream.core().timeline, false);
+    let hold = core.add_stream(&stream.core().timeline, false);
+    let slot = *hold;
     let granule = core.granule();
     // Runs of four granules; `taken` counts half granules. The emptiest run is remapped first.
     for (start, taken) in [(0, 6), (64, 4), (128, 2), (192, 7)] {
@@ -70,7 +71,8 @@ fn the_uses_of_every_block_of_a_run_are_waited_for_and_of_no_other() {
     let stream = device.stream().expect("a stream");
     let timeline = &stream.core().timeline;
     let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
-    let (slot, _hold) = core.add_stream(timeline, false);
+    let hold = core.add_stream(timeline, false);
+    let slot = *hold;
     core.create_frames(0, 8 * core.granule()).expect("memory");
     for start in [0, 1024, 2048, 4096, 5120] {
         core.take_at(start, 1024, slot);
@@ -119,10 +121,11 @@ fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
     let (shared, mover) = (pool.shared(), Mover::new(&device, &Overhead::default()));
     let mover = mover.expect("a mover");
     let stream = device.stream().expect("a stream");
-    let (slot, _hold) = {
+    let hold = {
         let mut core = shared.core.lock();
         core.add_stream(&stream.core().timeline, false)
     };
+    let slot = *hold;
     let (granule, far) = {
         let mut core = shared.core.lock();
         let granule = core.granule();
@@ -151,7 +154,8 @@ fn runs_are_mapped_one_behind_the_other_and_what_is_lacking_behind_the_last() {
     let stream = device.stream().expect("a stream");
     let (granule, _hold) = {
         let mut core = shared.core.lock();
-        let (slot, hold) = core.add_stream(&stream.core().timeline, false);
+        let hold = core.add_stream(&stream.core().timeline, false);
+        let slot = *hold;
         let granule = core.granule();
         for start in [0, 64, 128].map(|at| at * granule) {
             let end = start + 4 * granule;

@@ -16,8 +16,8 @@ use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::device::{Addr, StreamCore, beside, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
-use crate::heap::{Grant, NONE, StreamIndex, UNIT};
-use crate::pool::core::{Core, CoreGuard};
+use crate::heap::{Grant, NONE, UNIT};
+use crate::pool::core::{Core, CoreGuard, Hold};
 use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{
@@ -66,8 +66,7 @@ impl Lane {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
-        slot: StreamIndex,
-        hold: &Arc<()>,
+        hold: &Hold,
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
         let state = LaneState {
@@ -83,7 +82,7 @@ impl Lane {
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
             timeline: Arc::clone(&stream.timeline),
-            slot,
+            slot: **hold,
             hold: Arc::clone(hold),
             private,
             others: Others::default(),

@@ -1,9 +1,8 @@
 //! Whether the core's books being wrong is found; and a core by itself, for tests of its parts.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Core, Extent, Grant, PoolConfig, State};
+use super::{Core, Extent, Grant, Hold, PoolConfig, State};
 use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
@@ -17,7 +16,7 @@ mod several;
 pub(in crate::pool) struct Made {
     pub(in crate::pool) core: Core,
     pub(in crate::pool) slot: StreamIndex,
-    _hold: Arc<()>,
+    _hold: Hold,
     _stream: Stream,
 }
 
@@ -35,12 +34,12 @@ pub(in crate::pool) fn all_of_a_device(config: PoolConfig, granules: u64) -> Mad
 pub(in crate::pool) fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
     let stream = device.stream().unwrap();
     let mut core = Core::new(device, config).unwrap();
-    let (slot, hold) = core.add_stream(&stream.core().timeline, false);
+    let hold = core.add_stream(&stream.core().timeline, false);
     let bytes = granules * core.arena.granule();
     core.create_frames(0, bytes).unwrap();
     Made {
         core,
-        slot,
+        slot: *hold,
         _hold: hold,
         _stream: stream,
     }
@@ -92,10 +91,10 @@ impl Made {
     }
 
     /// One more stream, and what keeps it.
-    pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Arc<()>)) {
+    pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Hold)) {
         let stream = self._stream.device().stream().unwrap();
-        let (slot, hold) = self.core.add_stream(&stream.core().timeline, false);
-        (slot, (stream, hold))
+        let hold = self.core.add_stream(&stream.core().timeline, false);
+        (*hold, (stream, hold))
     }
 
     /// The extent that has `offset`.

@@ -5,7 +5,7 @@ use crate::heap::Epoch;
 use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
-fn two() -> (Made, StreamIndex, (Stream, Arc<()>)) {
+fn two() -> (Made, StreamIndex, (Stream, Hold)) {
     let mut made = made();
     let (other, held) = made.stream();
     assert_eq!((made.slot, other), (1, 2));
@@ -53,7 +53,8 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     let (mut made, other, _held) = two();
     let slot = made.slot;
     let third = made._stream.device().stream().unwrap();
-    let (waiting, _hold) = made.core.add_stream(&third.core().timeline, false);
+    let hold = made.core.add_stream(&third.core().timeline, false);
+    let waiting = *hold;
     assert!(
         made.core.ask_how_far(slot, UNIT).is_none(),
         "nothing waits for any"
@@ -178,7 +179,7 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
     let (mut made, other, held) = two();
     let again = |made: &mut Made| {
         let stream = made._stream.device().stream().unwrap();
-        made.core.add_stream(&stream.core().timeline, false).0
+        *made.core.add_stream(&stream.core().timeline, false)
     };
     made.hole(0, UNIT, other);
     drop(held);
