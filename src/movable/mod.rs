@@ -3,8 +3,8 @@
 //! A [`Movable`] is a handle. [`Movable::hold`] returns a guard: the block keeps its address while the guard
 //! lives, and dropping the guard records the use on its stream. Without a guard, a compaction
 //! ([`Pool::compact`]) may move the block. It runs in stream order: it waits on the device for the recorded
-//! uses, and the next hold makes its stream wait for the move. The host waits for nothing, unless hundreds of moves are
-//! queued that are not done: a driver would keep it then, under locks of the pool.
+//! uses, and the next hold makes its stream wait for the move. The host waits for nothing, unless hundreds of moves or
+//! updates of pointers are queued that are not done: a driver would keep it then, under locks of the pool.
 //!
 //! Once a pool has a movable block, its out-of-memory ladder has one more step: for a request that nothing
 //! else serves, it moves only as many blocks as the request needs. Memory in separate address ranges is first
