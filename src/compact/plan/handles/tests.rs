@@ -105,7 +105,7 @@ fn the_emptiest_handles_are_emptied_as_many_as_find_room() {
 }
 
 #[test]
-fn a_handle_that_is_named_twice_counts_once() {
+fn a_handle_that_is_named_twice_or_in_any_order_counts_once() {
     let layout =
         Layout::from_extents(extents_from(0, "m.m.m..", &[1, 7, 2, 6, 3, 5, 8])).expect("ascends");
     let twice = [(0, 8), (8, 8), (0, 8), (16, 8), (8, 8), (4, 8)];
@@ -113,6 +113,8 @@ fn a_handle_that_is_named_twice_counts_once() {
         let once = empty(&layout, &[(0, 8), (8, 8), (16, 8)], bytes);
         assert_eq!(once.1.len() as u64 * 8, bytes);
         assert_eq!(empty(&layout, &twice, bytes), once);
+        let falling = [(20, 8), (16, 8), (8, 8), (4, 8), (0, 8)];
+        assert_eq!(empty(&layout, &falling, bytes), once);
     }
 }
 
