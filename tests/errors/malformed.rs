@@ -18,7 +18,7 @@ use warpool::device::{Launch, RawEvent, RawStream};
 use warpool::driver::abi;
 use warpool::observe::Trace;
 use warpool::pool::{HandleSize, Rows};
-use warpool::{Device, Error, Pool, PoolConfig, Result};
+use warpool::{Device, Error, Pool, PoolConfig, Result, Stream};
 use warpool::{View, ViewMut};
 
 /// The error names `what`, and says more than that.
@@ -114,13 +114,34 @@ fn a_stream_or_event_of_another_device_is_refused() {
         let mut block = pool.alloc(stream, 100).unwrap();
         refused(block.record_use(&theirs), "stream");
         refused(block.free_on(&theirs), "stream");
-        let movable = pool.alloc_movable::<u8>(stream, 100).unwrap();
-        refused(movable.hold(&theirs), "stream");
+        movable_memory_takes_none_of_another_device(pool, stream, &theirs);
         refused(stream.wait_stream(&theirs), "stream");
         let event = pool.device().event().unwrap();
         refused(event.record(&theirs), "stream");
         refused(theirs.wait(&event), "event");
     });
+}
+
+/// Every call of movable memory that takes a stream; the block is as it was until it is freed.
+fn movable_memory_takes_none_of_another_device(pool: &Pool, stream: &Stream, theirs: &Stream) {
+    let mut movable = pool.alloc_movable::<u64>(stream, 100).unwrap();
+    movable.upload(stream, &[7; 100]).unwrap();
+    refused(movable.hold(theirs), "stream");
+    refused(movable.hold_mut(theirs), "stream");
+    refused(movable.upload(theirs, &[0; 100]), "stream");
+    refused(movable.download(theirs), "stream");
+    refused(movable.resize(theirs, 50), "stream");
+    refused(pool.hold_id(movable.id(), theirs), "stream");
+    // SAFETY: refused before anything is read.
+    refused(unsafe { pool.register_pointers(theirs, 64, 1) }, "stream");
+    let array = movable.register_pointers().unwrap();
+    refused(array.hold(theirs), "stream");
+    refused(array.unregister(theirs), "stream");
+    drop(movable.register_pointers().unwrap());
+    assert_eq!(movable.download(stream).unwrap(), [7; 100]);
+    let before = pool.stats().blocks.current;
+    refused(movable.free_on(theirs), "stream");
+    assert_eq!(pool.stats().blocks.current, before - 1);
 }
 
 #[test]
