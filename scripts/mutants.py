@@ -47,6 +47,7 @@ MORE = [
     ("compact", SLOW["compact"], {}),
     ("pool", SLOW["pool"], {}),
     ("observe", "replay:: events::", {}),
+    ("device", "several::", {}),
     ("soak", "", {}),
     ("waste", "", {}),
     ("fuzz", "", {}),
