@@ -355,6 +355,13 @@ fn a_resize_that_is_refused_leaves_the_block_as_it_was(device: &Device) {
     let refused = block.resize(&stream, 50_000).unwrap_err().to_string();
     assert!(refused.contains("held"), "{refused}");
     drop(pinned);
+    let capture = stream.begin_capture().unwrap();
+    for len in [50_000, 99_999, 100_001, 200_000] {
+        let refused = block.resize(&stream, len).unwrap_err().to_string();
+        assert!(refused.contains("capture"), "{refused}");
+    }
+    drop(capture);
+    assert_eq!(block.len(), 100_000);
     check(&block, &stream, 1);
     pool.check_invariants().unwrap();
     drop(fixed);

@@ -21,6 +21,7 @@ on_every_device! {
     an_array_lets_go_of_its_block_though_that_was_freed_meanwhile,
     an_array_that_is_held_keeps_all_blocks_though_its_own_was_freed,
     an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving,
+    an_array_that_is_refused_under_capture_keeps_nobody_from_moving,
     an_array_that_is_unregistered_is_left_alone,
     a_pointer_that_is_registered_is_not_registered_again,
     a_callback_is_told_old_and_new_address_of_each_move,
@@ -230,6 +231,36 @@ fn an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving(device: &Devic
     assert_eq!(words_at(&other, held.addr(), 4), now);
     drop(held);
     pointers.unregister(&other).unwrap();
+}
+
+fn an_array_that_is_refused_under_capture_keeps_nobody_from_moving(device: &Device) {
+    let pool = pool(device, 16 << 20);
+    let stream = device.stream().unwrap();
+    let memory = Memory::new(device, 8);
+    let blocks = fragmented(&pool, &stream, 8, 1000);
+    write(
+        &stream,
+        memory.addr,
+        &addr_of(&blocks[3], &stream).to_le_bytes(),
+    );
+    // SAFETY: the memory outlives the array.
+    let fixed = unsafe { pool.register_pointers(&stream, memory.addr, 1) }.unwrap();
+    let list = pool.alloc_movable::<u64>(&stream, 10).unwrap();
+    let pointers = list.register_pointers().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    for array in [&fixed, &pointers] {
+        let error = array.hold(&stream).unwrap_err().to_string();
+        assert!(error.contains("captured"), "{error}");
+    }
+    assert!(pool.compact(&Goal::Full).unwrap().blocks > 0);
+    drop(capture);
+    let held = fixed.hold(&stream).unwrap();
+    assert_eq!(
+        words_at(&stream, held.addr(), 1),
+        [addr_of(&blocks[3], &stream)]
+    );
+    drop(held);
+    drop(pointers.hold(&stream).unwrap());
 }
 
 fn while_an_array_is_pinned_nothing_moves(device: &Device) {

@@ -368,6 +368,10 @@ fn overlapping_ranges_and_differing_lengths_are_errors_and_nothing_is_written() 
             .to_string();
         assert!(error.contains("overlaps the source"), "{error}");
         let mut other = bench.guarded::<f16>(31);
+        let pairs = vec![(source, other.view_mut())];
+        let error = ConvertTable::new(&bench.pool, &bench.stream, pairs).unwrap_err();
+        let words = "pair 0 has 32 elements to convert into 31";
+        assert!(error.to_string().contains(words), "{error}");
         let error = convert(&bench.stream, source, other.view_mut(), Rounding::Nearest)
             .unwrap_err()
             .to_string();
@@ -376,6 +380,87 @@ fn overlapping_ranges_and_differing_lengths_are_errors_and_nothing_is_written() 
             "{error}"
         );
         assert!(is_guard(&buffer.download().unwrap()));
+    }
+}
+
+#[test]
+fn a_stream_of_another_device_is_refused_by_conversions_and_tables_and_nothing_is_written() {
+    fn refused<T>(outcome: warpool::Result<T>) {
+        let words = outcome.err().expect("it was taken").to_string();
+        assert!(words.contains("another device"), "{words}");
+    }
+    let elsewhere = Device::host().unwrap();
+    let theirs = elsewhere.stream().unwrap();
+    let pool = Pool::new(&elsewhere, PoolConfig::default()).unwrap();
+    let foreign = pool.alloc_filled(&theirs, 8, 1.0f32).unwrap();
+    for bench in every_bench() {
+        let source = bench.holding(&values(8));
+        let mut target = bench.guarded::<f16>(8);
+        let how = Rounding::Nearest;
+        refused(convert(&theirs, source.view(), target.view_mut(), how));
+        refused(convert(
+            &bench.stream,
+            foreign.view(),
+            target.view_mut(),
+            how,
+        ));
+        let pairs = vec![(foreign.view(), target.view_mut())];
+        refused(ConvertTable::new(&bench.pool, &bench.stream, pairs));
+        let pairs = vec![(source.view(), target.view_mut())];
+        let mut table = ConvertTable::new(&bench.pool, &bench.stream, pairs).unwrap();
+        refused(table.convert(&theirs, how));
+        drop(table);
+        assert!(is_guard(&target.download().unwrap()));
+    }
+}
+
+#[test]
+fn what_a_fused_conversion_reads_or_writes_beside_is_an_error_if_it_is_too_short() {
+    for bench in every_bench() {
+        let source = bench.holding(&values(33));
+        let mut target = bench.guarded::<f16>(33);
+        let (mut floats, mut flag) = (bench.guarded::<f32>(2), bench.guarded::<u32>(1));
+        let mut refused = |what: &str, fused: Fused<'_>| {
+            let to = target.view_mut();
+            let outcome = convert_fused(&bench.stream, source.view(), to, Rounding::Nearest, fused);
+            let words = outcome.unwrap_err().to_string();
+            assert!(words.contains(&format!("{what}: it has")), "{words}");
+        };
+        let none = || Fused::default().scale(2.0);
+        refused(
+            "scale_at",
+            none().scale_at(floats.view().slice(..0).unwrap()),
+        );
+        refused("flag", none().flag(flag.view_mut().slice(..0).unwrap()));
+        refused("amax", none().amax(floats.view_mut().slice(..0).unwrap()));
+        let blocks = floats.view_mut().slice(..1).unwrap();
+        refused("block_amax", none().block_amax(blocks));
+        let rows = |view| Rows::new(view, 2, 16, 16).unwrap();
+        let to = RowsMut::new(target.view_mut(), 2, 16, 16).unwrap();
+        let blocks = none().block_amax(floats.view_mut());
+        let outcome = convert_fused(
+            &bench.stream,
+            rows(source.view()),
+            to,
+            Rounding::Nearest,
+            blocks,
+        );
+        let words = outcome.unwrap_err().to_string();
+        assert!(words.contains("one contiguous conversion"), "{words}");
+        let (low, high) = target.view_mut().split_at(16).unwrap();
+        let pairs = [(0..16, low), (16..33, high)];
+        let pairs = pairs.map(|(from, to)| (source.slice(from).unwrap(), to));
+        let mut table = ConvertTable::new(&bench.pool, &bench.stream, pairs.into()).unwrap();
+        let one = none().amax(floats.view_mut().slice(..1).unwrap());
+        let refused = table.convert_fused(&bench.stream, Rounding::Nearest, one);
+        let words = refused.unwrap_err().to_string();
+        assert!(
+            words.contains("amax: it has 1 elements, and needs 2"),
+            "{words}"
+        );
+        drop(table);
+        assert!(is_guard(&target.download().unwrap()));
+        assert!(is_guard(&floats.download().unwrap()) && is_guard(&flag.download().unwrap()));
     }
 }
 

@@ -31,6 +31,32 @@ fn holding<T: bytemuck::Pod>(pool: &Pool, stream: &Stream, data: &[T]) -> PoolBu
 }
 
 #[test]
+fn a_stream_of_another_device_is_refused_and_scale_and_gradients_are_as_they_were() {
+    fn refused<T>(outcome: warpool::Result<T>) {
+        let words = outcome.err().expect("it was taken").to_string();
+        assert!(words.contains("another device"), "{words}");
+    }
+    let elsewhere = warpool::Device::host().unwrap();
+    let theirs = elsewhere.stream().unwrap();
+    let other = Pool::new(&elsewhere, PoolConfig::default()).unwrap();
+    for (pool, stream) in every_pool() {
+        let mut foreign = holding(&other, &theirs, &[1f32]);
+        let mut gradients = holding(&pool, &stream, &[8f32, f32::INFINITY]);
+        let mut scaler = GradScaler::new(&pool, &stream, config(4.0, 1)).unwrap();
+        refused(Gradients::new(&pool, &stream, vec![foreign.view_mut()]));
+        let mut all = Gradients::new(&pool, &stream, vec![gradients.view_mut()]).unwrap();
+        refused(scaler.unscale(&theirs, &mut all));
+        refused(scaler.update(&theirs));
+        refused(scaler.read(&theirs));
+        drop(all);
+        let state = scaler.read(&stream).unwrap().wait().unwrap();
+        let seen = (state.scale, state.updates, state.found);
+        assert_eq!(seen, (4.0, 0, false));
+        assert_eq!(gradients.download().unwrap(), [8.0, f32::INFINITY]);
+    }
+}
+
+#[test]
 fn the_scale_doubles_after_the_interval_and_halves_on_overflow() {
     for (pool, stream) in every_pool() {
         let mut scaler = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
@@ -283,6 +309,13 @@ fn a_configuration_that_cannot_work_is_an_error() {
             with().interval(0),
             with().scale(2f32.powi(-126).next_down()),
             with().scale(2f32.powi(126).next_up()),
+            with().scale(f32::NAN),
+            with().growth(f32::NAN),
+            with().growth(f32::INFINITY),
+            with().growth(-2.0),
+            with().backoff(f32::NAN),
+            with().backoff(0.0),
+            with().backoff(-0.5),
         ];
         for config in wrong {
             assert!(

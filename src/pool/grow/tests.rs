@@ -389,7 +389,8 @@ fn what_a_mapping_could_not_map_is_as_it_was_and_what_it_mapped_is_free() {
         let after = books(&made);
         assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
         assert_eq!(after.3 as u64, moved, "old places of those mapped");
-        assert_eq!(made.core.under_way.held + made.core.under_way.to_create, 0);
+        let left = &made.core.under_way;
+        assert_eq!((left.held, left.to_create, left.wanted), (0, 0, 0));
         assert_eq!(made.core.room(), 2 * granule);
         for at in 0..moved {
             assert_eq!(made.at((6 + at) * granule).state, State::Free, "{refused}");
