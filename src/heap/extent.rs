@@ -32,7 +32,7 @@ pub(crate) struct Extent {
     /// Offset in the arena.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// For a free or stale extent, the tick of `slot` after which nothing uses it.
+    /// For a free or stale extent, and for one that a job holds, the tick of `slot` after which nothing uses it.
     pub(crate) tick: u64,
     pub(crate) prev: Id,
     pub(crate) next: Id,
@@ -66,7 +66,7 @@ impl Extent {
         self.start + self.bytes
     }
 
-    /// For a free or stale extent, the work after which nothing uses it.
+    /// For a free, held or stale extent, the work after which nothing uses it.
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch::new(self.slot, self.tick)
     }

@@ -76,6 +76,10 @@ impl Extents {
         self.get_mut(id).movable = movable;
     }
 
+    pub(crate) fn set_slot(&mut self, id: Id, slot: StreamIndex) {
+        self.get_mut(id).slot = slot;
+    }
+
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
         self.indexes.push(Default::default());
         (self.indexes.len() - 1) as StreamIndex

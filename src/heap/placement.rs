@@ -46,7 +46,7 @@ impl Placement {
     }
 
     /// Bytes of the window in holes.
-    fn leans(&self) -> u64 {
+    pub(crate) fn leans(&self) -> u64 {
         let (start, end) = self.mapped();
         self.bytes - end.saturating_sub(start)
     }

@@ -51,14 +51,6 @@ pub(crate) struct UnderWay {
     pub(super) leaving: u64,
 }
 
-/// Free memory that a job holds, and the work that it waits for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
-    pub(super) id: Id,
-    pub(super) epoch: Epoch,
-    pub(super) bytes: u64,
-}
-
 impl UnderWay {
     pub(super) fn end_one(&mut self) {
         self.jobs -= 1;
@@ -289,10 +281,11 @@ impl Core {
         });
     }
 
-    /// Frees memory that a job held, to be as it was before.
-    pub(super) fn let_go(&mut self, held: &Held) {
-        self.under_way.held -= held.bytes;
-        self.give(held.id, held.epoch.stream, held.epoch.tick);
+    /// Frees memory that a job [held](Core::hold), to be as it was before.
+    pub(super) fn let_go(&mut self, held: Id) {
+        let extent = *self.extents.get(held);
+        self.under_way.held -= extent.bytes;
+        self.give(held, extent.slot, extent.tick);
     }
 
     /// Frees the last `bytes` of a block, not all of it, as [`Core::give`] does.

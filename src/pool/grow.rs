@@ -5,7 +5,7 @@
 
 use super::ask::{self, Questions};
 use super::config::HandleSize;
-use super::core::{Core, Held, is_done};
+use super::core::{Core, is_done};
 use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
@@ -16,7 +16,7 @@ use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 struct Moving {
-    held: Held,
+    held: Id,
     at: IdleFrame,
     to: u64,
     /// A kept mapping is there already.
@@ -33,7 +33,7 @@ pub(crate) struct Mapping {
     /// Kept mappings in the way.
     clear: Vec<Kept>,
     /// Holes beside the mapping that become part of the block, in address order.
-    lean: Vec<Held>,
+    lean: Vec<Id>,
     /// Idle handles, mapped from the start of the mapping on.
     moving: Vec<Moving>,
     /// Bytes of new handles, mapped behind the idle ones.
@@ -136,7 +136,7 @@ impl Core {
         let (from, to) = (placement.map_from, placement.map_to());
         let to_create = placement.to_map - total(idle);
         let (mut moving, mut place) = (Vec::new(), from);
-        for (held, at) in self.hold_frames(idle, stream) {
+        for (held, at) in self.hold_frames(idle) {
             moving.push(Moving {
                 held,
                 at,
@@ -150,13 +150,13 @@ impl Core {
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
         let highest = clear.first().map_or(to, |kept| kept.end().max(to));
         let reserved = self.extents.reserve(gap, lowest, highest);
-        let mut lean = self.hold_free(placement.first, placement.start, from, stream);
+        let mut lean = self.hold_free(placement.first, placement.start, from);
         let above = self.extents.get(reserved).next;
-        lean.extend(self.hold_free(above, to.max(placement.start), placement.end(), stream));
+        lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| it.held.epoch);
+        let moved = moving.iter().map(|it| self.extents.get(it.held).epoch());
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
-        let epochs = moved.chain(lean.iter().map(|it| it.epoch));
+        let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch()));
         self.under_way.jobs += 1;
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
@@ -193,21 +193,14 @@ impl Core {
     }
 
     /// Holds the free bytes from `start` to `end`, each hole by itself, sought upwards from `at`.
-    fn hold_free(
-        &mut self,
-        mut at: Id,
-        mut start: u64,
-        end: u64,
-        stream: StreamIndex,
-    ) -> Vec<Held> {
+    fn hold_free(&mut self, mut at: Id, mut start: u64, end: u64) -> Vec<Id> {
         let mut free = Vec::new();
         while start < end {
             at = self.extents.seek(at, start);
             let bytes = self.extents.get(at).end().min(end) - start;
-            let held = self.hold(at, start, bytes, stream);
-            at = held.id;
+            at = self.hold(at, start, bytes);
             start += bytes;
-            free.push(held);
+            free.push(at);
         }
         free
     }
@@ -232,7 +225,7 @@ impl Core {
         };
         let rest = mapping.moving[mapping.moved..].iter();
         for held in rest.map(|it| &it.held).chain(&mapping.lean) {
-            self.let_go(held);
+            self.let_go(*held);
         }
         if !error.is_device_exhausted() {
             return Err(error);
@@ -262,17 +255,17 @@ impl Core {
 
     /// Books an idle handle as free memory where it is mapped now, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
-        let Moving { held, at, .. } = moving;
-        let bytes = at.frame.bytes;
+        let &Moving { held, at, .. } = moving;
+        let (bytes, history) = (at.frame.bytes, self.extents.get(held).epoch());
         self.under_way.held -= bytes;
         match moving.stands {
             true => self.arena.settle(at.id, moving.to),
             false => self.arena.remapped(at.id, moving.to),
         }
-        self.extents.vacate(held.id, held.epoch);
-        self.retiring.push_back(held.id);
+        self.extents.vacate(held, history);
+        self.retiring.push_back(held);
         self.count(Told::Steal(bytes));
-        let ready = is_done(&self.streams, held.epoch) || seeded!("stolen-memory-is-anyones");
+        let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };
         let epoch = Epoch::new(stream, self.open_tick(stream));
         self.map(moving.to, bytes, epoch);
@@ -307,13 +300,12 @@ impl Core {
         let (start, end) = mapping.placement.mapped();
         let hole = self.extents.seek(lowest, start);
         let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
-        let below = mapping.lean.first().map(|it| it.id);
+        let below = mapping.lean.first().copied();
         let below = below.filter(|&id| self.extents.get(id).start < start);
         let id = below.unwrap_or(mapped);
-        for held in &mapping.lean {
-            self.under_way.held -= held.bytes;
-            self.extents.join(id);
-        }
+        self.under_way.held -= mapping.placement.leans();
+        mapping.lean.iter().for_each(|_| self.extents.join(id));
+        self.extents.set_slot(id, mapping.stream);
         if let Some((hole, _)) = self.hole_behind(id) {
             self.merge_done_from(hole);
         }

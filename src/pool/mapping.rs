@@ -3,7 +3,7 @@
 //! A placement names gap bytes to map. An idle handle lies wholly inside a hole. Idle handles are mapped there a
 //! second time, in stream order; new handles cover the rest. An old mapping goes once its work is done.
 
-use super::core::{Core, Held};
+use super::core::Core;
 use crate::arena::{Frame, FrameId};
 use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Extent, Id, StreamIndex};
@@ -147,23 +147,19 @@ impl Core {
         std::iter::successors(at(from), move |(_, frame)| at(frame.end()))
     }
 
-    pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64, stream: StreamIndex) -> Held {
-        let epoch = self.extents.get(hole).epoch();
-        let id = self.extents.take_window(hole, start, bytes, stream);
+    /// Takes a part of a hole for a job. It keeps the hole's history.
+    pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64) -> Id {
+        let stream = self.extents.get(hole).slot;
         self.under_way.held += bytes;
-        Held { id, epoch, bytes }
+        self.extents.take_window(hole, start, bytes, stream)
     }
 
-    /// Holds idle frames for a job of `stream`; those of one hole ascend.
-    pub(super) fn hold_frames(
-        &mut self,
-        idle: &[IdleFrame],
-        stream: StreamIndex,
-    ) -> Vec<(Held, IdleFrame)> {
+    /// Holds idle frames; those of one hole ascend.
+    pub(super) fn hold_frames(&mut self, idle: &[IdleFrame]) -> Vec<(Id, IdleFrame)> {
         // From the last on: the rest of the hole, below, keeps its id.
         let each = idle.iter().rev().map(|&it| {
             let Frame { start, bytes, .. } = it.frame;
-            (self.hold(it.hole, start, bytes, stream), it)
+            (self.hold(it.hole, start, bytes), it)
         });
         let mut held: Vec<_> = each.collect();
         held.reverse();

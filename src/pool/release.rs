@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::ask::{self, Ask, Questions};
-use super::core::{Core, Held, is_done};
+use super::core::{Core, is_done};
 use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::structure::Shared;
@@ -15,11 +15,11 @@ use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::Phys;
 use crate::error::Result;
 use crate::heap::placement::Placement;
-use crate::heap::{Epoch, Extent, FRESH, Id, NONE};
+use crate::heap::{Epoch, Extent, Id, NONE};
 use crate::seeded::seeded;
 
 enum What {
-    Idle(Held, FrameId),
+    Idle(Id, FrameId),
     Old(Id),
     /// A handle that the driver did not release before.
     Refused(HandleId, Phys),
@@ -72,21 +72,16 @@ impl Core {
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
         let (mut parts, mut epochs) = (Vec::new(), Vec::new());
-        for (held, IdleFrame { id, frame, .. }) in self.hold_frames(idle, FRESH) {
-            epochs.extend(Some(held.epoch).filter(|_| !seeded!("released-under-queued-work")));
-            parts.push(Part {
-                what: What::Idle(held, id),
-                mapped: Some((frame.start, frame.bytes)),
-                phys: Some(frame.phys),
-            });
-        }
-        for id in old.into_iter().chain(self.unkeep(kept)) {
+        let idle = (self.hold_frames(idle).into_iter()).map(|(held, it)| (held, Some(it)));
+        let old = old.into_iter().chain(self.unkeep(kept));
+        for (id, idle) in idle.chain(old.map(|id| (id, None))) {
             let extent = *self.extents.get(id);
-            epochs.push(extent.epoch());
+            let forgets = idle.is_some() && seeded!("released-under-queued-work");
+            epochs.extend(Some(extent.epoch()).filter(|_| !forgets));
             parts.push(Part {
-                what: What::Old(id),
+                what: idle.map_or(What::Old(id), |it| What::Idle(id, it.id)),
                 mapped: Some((extent.start, extent.bytes)),
-                phys: None,
+                phys: idle.map(|it| it.frame.phys),
             });
         }
         let refused = self.arena.take_refused().into_iter();
@@ -110,13 +105,13 @@ impl Core {
         for part in release.parts {
             let (stays, released) = (part.mapped.is_some(), part.phys.is_none());
             match part.what {
-                What::Idle(held, _) if stays => self.let_go(&held),
+                What::Idle(held, _) if stays => self.let_go(held),
                 What::Idle(held, frame) => {
                     gone.insert(self.arena.frame(frame).handle);
-                    self.under_way.held -= held.bytes;
+                    self.under_way.held -= self.extents.get(held).bytes;
                     self.arena.frame_gone(frame, released);
-                    self.extents.vacate(held.id, Epoch::PAST);
-                    self.extents.retired(held.id);
+                    self.extents.vacate(held, Epoch::PAST);
+                    self.extents.retired(held);
                 }
                 What::Old(id) if stays => self.retiring.push_back(id),
                 What::Old(id) => {
