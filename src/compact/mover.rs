@@ -318,15 +318,15 @@ impl Mover {
         self.flags.last().map_or(0, Scratch::bytes)
     }
 
-    /// Returns flags of at least `bytes`, allocating if the present ones are too small.
+    /// Returns flags of at least `bytes`, allocating if the present ones are too small. Waits for nothing, as the
+    /// caller has locks.
     fn flags(&mut self, bytes: u64) -> Result<Addr> {
         if bytes > self.flags_bytes() {
             // At least twice the present size, so that growth ends soon; if that fails, only what
             // is needed.
-            let device = self.stream.device();
             let twice = (2 * self.flags_bytes()).min(MOST_FLAGS);
-            let larger = Scratch::counted(device, bytes.max(twice), &self.overhead)
-                .or_else(|_| Scratch::counted(device, bytes, &self.overhead))?;
+            let make = |bytes| Scratch::zeroed_on(&self.stream, bytes, &self.overhead);
+            let larger = make(bytes.max(twice)).or_else(|_| make(bytes))?;
             self.flags.push(larger);
         }
         Ok(self.flags.last().map_or(0, Scratch::addr))

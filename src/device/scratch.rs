@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Addr, Device, Phys, beside, host_call, lock, without_host_calls};
+use super::{Addr, Device, Phys, Stream, beside, host_call, lock, without_host_calls};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -68,14 +68,22 @@ impl Scratch {
     pub(crate) fn counted(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
         // Without a wait, the fill might run when the memory is unmapped.
         host_call::may_wait()?;
+        let stream = device.stream()?;
+        let scratch = Self::zeroed_on(&stream, bytes, overhead)?;
+        // The caller may hold a lock that a host call asks for. Nothing else is on the stream.
+        without_host_calls(|| stream.core().synchronize_memory())?;
+        Ok(scratch)
+    }
+
+    /// The same for work that is queued on `stream` from now on; waits for nothing. The stream has to be done with it
+    /// before it is dropped.
+    pub(crate) fn zeroed_on(stream: &Stream, bytes: u64, overhead: &Overhead) -> Result<Self> {
+        let device = stream.device();
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
         let scratch = Self::reserved(device, bytes, overhead)?.map(bytes)?;
-        let stream = device.stream()?;
-        // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
+        // SAFETY: the range was just mapped, and stays so until the fill is done.
         unsafe { (device.backend()).fill(scratch.addr, 0, bytes, stream.raw())? };
-        // The caller may hold a lock that a host call asks for. Nothing else is on the stream.
-        without_host_calls(|| stream.core().synchronize_memory())?;
         Ok(scratch)
     }
 

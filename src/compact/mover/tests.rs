@@ -4,6 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::device::sim::SimConfig;
 
 fn at(src: u64, dst: u64, bytes: u64) -> Move {
     Move { src, dst, bytes }
@@ -170,6 +171,27 @@ fn flags_grow_to_what_a_slide_asks_for_or_to_twice_what_there_are_and_stay() {
     assert_eq!(mover.flags(0).expect("flags"), more);
     mover.flags(5 * before + 1).expect("flags");
     assert_eq!(mover.flags_bytes(), 10 * before);
+}
+
+#[test]
+fn flags_are_made_without_a_wait_for_the_device() {
+    for seed in 0..20 {
+        let device = Device::sim(&SimConfig::default().with_seed(seed)).expect("a device");
+        let mut mover = Mover::new(&device, &Overhead::default()).expect("a mover");
+        let memory = Scratch::zeroed(&device, 1).expect("memory");
+        let other = device.stream().expect("a stream");
+        // SAFETY: the memory is mapped until the stream is done.
+        unsafe { (device.backend()).fill(memory.addr(), 7, 1, other.raw()) }.expect("queued");
+        let bytes = 3 * mover.flags_bytes();
+        mover.flags(bytes).expect("flags");
+        // SAFETY: as above; nothing runs while it is read.
+        let seen = unsafe { (memory.addr() as *const u8).read_volatile() };
+        assert_eq!(seen, 0, "queued work ran under seed {seed}");
+        other.synchronize().expect("it runs");
+        mover.stream.synchronize().expect("it runs");
+        let flags = mover.flags[1].read(bytes as usize).expect("it is read");
+        assert!(flags.iter().all(|&byte| byte == 0));
+    }
 }
 
 #[test]
