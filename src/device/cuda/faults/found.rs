@@ -455,7 +455,9 @@ fn memory_and_guards_that_go_in_a_host_call_ask_the_driver_nothing_there() {
             std::thread::yield_now();
         }
         drop((gate, graph));
-        let _ = capture.end();
+        // The thread that drops the buffer may join the branch later than the capture ends.
+        home.wait_stream(&branch).unwrap();
+        drop(capture.end().unwrap());
         // SAFETY: it was leaked above, and the guards on it are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(held_on).cast_mut()) });
     });
