@@ -170,3 +170,20 @@ fn a_slot_that_waits_for_no_record_is_found() {
     books.slabs.of_stream[FRESH as usize] += 1;
     assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 100));
 }
+
+#[test]
+fn a_free_slot_waits_for_what_used_its_block_or_for_who_gave_it_last() {
+    let mut slabs = Slabs::default();
+    let block = Grant { id: 0, offset: 0 };
+    let id = slabs.add(block, 48, 16, Epoch::new(3, OPEN));
+    assert!(slabs.get(id).epochs().all(|it| it == Epoch::new(3, OPEN)));
+    let slots = [0, 1].map(|slot| slabs.take(id, slot, 4));
+    assert!(!slabs.give(id, slots[1].offset, 5, 2));
+    assert!(slabs.give(id, slots[0].offset, 4, 9));
+    let slab = slabs.get(id);
+    let history = [0, 1, 2].map(|slot| slab.history(slot));
+    let expected = [(4, 9), (5, 2), (3, OPEN)].map(|(stream, tick)| Epoch::new(stream, tick));
+    assert_eq!(history, expected);
+    let none = [1, 2, 3, 4, 5].map(|stream| slabs.has_none(stream));
+    assert_eq!(none, [true, true, false, false, false]);
+}
