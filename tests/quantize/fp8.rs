@@ -356,6 +356,13 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
         let up = Quantize::default().rounding(Rounding::Up);
         let error = run((2, 300), ScalesMut::Rows(scales.view_mut()), up);
         assert!(error.contains("Up"), "{error}");
+        let (low, high) = scales.view_mut().split_at(8).unwrap();
+        let error = run(
+            (2, 300),
+            ScalesMut::Rows(low),
+            Quantize::default().amax(high),
+        );
+        assert!(error.contains("amax: it has 0 elements"), "{error}");
         // SAFETY: refused before anything is queued.
         let (given, own) = unsafe {
             let given = View::from_raw(source.addr(), 1).unwrap();

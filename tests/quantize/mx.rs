@@ -667,6 +667,20 @@ fn what_cannot_be_an_mx_tensor_is_an_error_and_nothing_is_written() {
         let down = Quantize::default().rounding(Rounding::Down);
         let error = run(48, 2, BlockScales::Rows, down);
         assert!(error.contains("Down"), "{error}");
+        let (mut fours, mut blocks) = (ground.guarded::<u8>(32), ground.guarded::<E4m3>(4));
+        let one = ground.holding(&[1f32]);
+        let none = || one.view().slice(..0).unwrap();
+        let (layout, stream) = (BlockScales::Rows, &ground.stream);
+        let (how, to) = (Quantize::default(), blocks.view_mut());
+        let done = nvfp4_quantize(stream, source.view(), &mut fours, to, none(), layout, how);
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("tensor: it has 0 elements"), "{error}");
+        let mut back = ground.guarded::<f32>(64);
+        let done = nvfp4_dequantize(stream, &fours, blocks.view(), none(), layout, &mut back);
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("tensor: it has 0 elements"), "{error}");
+        assert!(is_guard(&fours.download().unwrap()) && is_guard(&blocks.download().unwrap()));
+        assert!(is_guard(&back.download().unwrap()));
         assert!(is_guard(&codes.download().unwrap()) && is_guard(&scales.download().unwrap()));
     }
 }

@@ -196,3 +196,31 @@ fn the_turned_result_alone_is_written_too_and_a_wrong_shape_is_an_error() {
         assert_eq!(got, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
     }
 }
+
+#[test]
+fn a_wrong_shape_beside_and_a_scale_or_maximum_without_elements_are_errors_and_nothing_is_written()
+{
+    for ground in every_ground() {
+        let source = ground.holding(&[1f32; 6]);
+        let (mut plain, mut target) = (ground.guarded::<f16>(6), ground.guarded::<f16>(6));
+        let mut floats = ground.guarded::<f32>(1);
+        let mut run = |rows, cols, how: Transpose<'_>| {
+            let from = Rows::new(source.view(), 2, 3, 3).unwrap();
+            let beside = RowsMut::new(plain.view_mut(), rows, cols, cols).unwrap();
+            let onto = RowsMut::new(target.view_mut(), 3, 2, 2).unwrap();
+            let done = cast_transpose(&ground.stream, from, Some(beside), onto, how);
+            done.unwrap_err().to_string()
+        };
+        for (rows, cols) in [(3, 2), (1, 3), (2, 2)] {
+            let error = run(rows, cols, Transpose::default());
+            assert!(error.contains("and 2 x 3 are written"), "{error}");
+        }
+        let none = Transpose::default().scale(floats.view().slice(..0).unwrap());
+        let error = run(2, 3, none);
+        assert!(error.contains("scale: it has 0 elements"), "{error}");
+        let none = Transpose::default().amax(floats.view_mut().slice(..0).unwrap());
+        let error = run(2, 3, none);
+        assert!(error.contains("amax: it has 0 elements"), "{error}");
+        assert!(is_guard(&plain.download().unwrap()) && is_guard(&target.download().unwrap()));
+    }
+}
