@@ -2,6 +2,7 @@
 
     python3 compare.py run RUNS.jsonl --programs moe,rl --rounds 7 [--allocators warpool,expandable]
     python3 compare.py table RUNS.jsonl --commit C --command '...' > benches/results/programs-h200.json
+    python3 compare.py pooled benches/results/programs*h200.jsonl > benches/results/programs-pooled-h200.json
 
 `run` adds a line a run to RUNS.jsonl and passes over what is there already, so a call that was cut
 short is made again. A run of each program that is not counted comes first. Every round runs each
@@ -11,7 +12,9 @@ allocator that is fastest by its median, in the same round; of time inside the p
 reserved. From the second loss on: of handles made or mapped; of the part of the time, in per cent, that
 threads that ask for memory spend in the driver; and of the nanoseconds of a pair of calls beside that,
 the plug's own and, if `empty` ran, an empty pair's in the same program; and the same of other pools.
-Several pools are compared by naming them: --plugs new=a.so,old=b.so.
+Several pools are compared by naming them: --plugs new=a.so,old=b.so. `pooled` prints, per program and peer, in
+how many rounds of all files both ran, and the median, the tenth and the ninetieth percentile of the pool's speed
+over the peer's: rounds of all hosts and of all versions of the pool that were recorded.
 """
 
 import argparse
@@ -144,26 +147,57 @@ def of_program(program, seen, pool):
     return line
 
 
+def rounds_of(path):
+    """The rounds of one file, each its runs by allocator; a file may hold several calls of `run`."""
+    by_round, seen = {}, set()
+    for row in rows(path):
+        same = tuple(row.get(key) for key in ("program", "allocator", "seconds", "alloc_ns"))
+        if row["outcome"] != "ok" or same in seen:
+            continue
+        seen.add(same)
+        call = 0
+        while row["allocator"] in by_round.setdefault((row["program"], row.get("round"), call), {}):
+            call += 1
+        by_round[row["program"], row.get("round"), call][row["allocator"]] = row
+    return by_round
+
+
+def pooled(asked):
+    speeds, seen = {}, set()
+    for path in asked.runs:
+        for (program, *_), its in rounds_of(path).items():
+            pool = its.get("warpool")
+            for peer in ("native", "expandable", "cuda-async"):
+                pair = (program, peer, pool and pool["seconds"], its.get(peer, {}).get("seconds"))
+                # Some files hold rounds of others.
+                if None not in pair and pair not in seen:
+                    seen.add(pair)
+                    by_peer = speeds.setdefault(program, {})
+                    by_peer.setdefault(peer, []).append(pair[3] / pair[2])
+    lines = []
+    for program, by_peer in sorted(speeds.items()):
+        line = dict(program=program)
+        for peer, its in by_peer.items():
+            its.sort()
+            line[f"{peer} rounds"] = len(its)
+            line[f"{peer} speed"] = round(statistics.median(its), 3)
+            line[f"{peer} p10"] = round(its[len(its) // 10], 3)
+            line[f"{peer} p90"] = round(its[-1 - len(its) // 10], 3)
+        lines.append(line)
+    write(asked, "The pool's speed over that of its peers, all recorded rounds", "NVIDIA H200", lines)
+
+
 def table(asked):
     seen = [row for row in rows(asked.runs) if row["outcome"] == "ok"]
     programs = sorted({row["program"] for row in seen})
     lines = [of_program(p, [row for row in seen if row["program"] == p], asked.pool) for p in programs]
+    write(asked, "Real PyTorch programs", seen[0]["gpu"], lines)
+
+
+def write(asked, title, gpu, lines):
     columns = list(dict.fromkeys(name for line in lines for name in line))
-    print(
-        json.dumps(
-            dict(
-                title="Real PyTorch programs",
-                gpu=seen[0]["gpu"],
-                driver=asked.driver,
-                commit=asked.commit,
-                date=asked.date,
-                command=asked.command,
-                columns=columns,
-                rows=lines,
-            ),
-            indent=1,
-        )
-    )
+    told = {name: getattr(asked, name) for name in ("driver", "commit", "date", "command")}
+    print(json.dumps(dict(title=title, gpu=gpu, **told, columns=columns, rows=lines), indent=1))
 
 
 def main():
@@ -179,9 +213,13 @@ def main():
     tables = verbs.add_parser("table")
     tables.add_argument("runs", type=Path)
     tables.add_argument("--pool", default="warpool")
-    for name in ("driver", "commit", "date", "command"):
-        tables.add_argument(f"--{name}", default="")
     tables.set_defaults(do=table)
+    pools = verbs.add_parser("pooled")
+    pools.add_argument("runs", type=Path, nargs="+")
+    pools.set_defaults(do=pooled)
+    for verb in (tables, pools):
+        for name in ("driver", "commit", "date", "command"):
+            verb.add_argument(f"--{name}", default="")
     asked = parser.parse_args()
     asked.do(asked)
 

@@ -3,16 +3,16 @@
 //! A driver keeps a thread that queues on a full stream until the stream has room. Compaction queues under locks that a
 //! host call may ask for, for which the stream waits. So its callers wait first, without a lock, if much is queued.
 //!
-//! The constants follow a short probe on an H200 whose output was not kept: a stream had room for some thousand
-//! launches or copies of 4 KiB, and for fewer of larger copies; records, waits and host calls had no limit. No
-//! recorded run has these figures.
+//! On an H200 a stream had room for 1,020 launches, fills or copies of any size, and for some 4 MiB of uploads from
+//! pageable memory: 964 of 4 KiB, 62 of 64 KiB. Records, waits and host calls had no limit, but a host call or a new event
+//! of any thread waits while one thread is kept (`benches/probes/stream_room.cu`).
 
 use std::sync::Arc;
 
 use crate::device::{Device, Event, Stream};
 use crate::error::Result;
 
-/// Bytes of a copy that count as one launch.
+/// Bytes of an upload that count as one launch.
 const COPIED: u64 = 4 << 10;
 
 /// Launches between two records: a quarter of what a stream has room for. Up to twice as many are queued before a step,
