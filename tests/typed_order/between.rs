@@ -6,12 +6,14 @@ use super::common::{Gate, host, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, settle, to_half, to_single};
 use half::f16;
 use warpool::Device;
+use warpool::convert::{Rows, RowsMut, Transpose, cast_transpose};
 
 on_every_device! {
     a_read_on_another_stream_runs_behind_the_write,
     a_write_on_another_stream_runs_behind_the_read,
     a_write_on_another_stream_runs_behind_the_write,
     an_upload_and_a_download_run_behind_what_other_streams_were_given,
+    a_turned_cast_runs_behind_the_writes_of_its_scale_and_its_maximum,
 }
 
 fn a_read_on_another_stream_runs_behind_the_write(device: &Device) {
@@ -101,4 +103,31 @@ fn a_read_that_ends_late_does_not_hide_one_that_was_queued_after_it() {
     std::thread::sleep(Duration::from_millis(50));
     second.open();
     assert_eq!(dst.download().unwrap(), [1; 100]);
+}
+
+fn a_turned_cast_runs_behind_the_writes_of_its_scale_and_its_maximum(device: &Device) {
+    let world = World::new(device);
+    let (src, mut ones, mut dst) = (world.full(2.5), world.halves(), world.halves());
+    ones.upload(&[f16::ONE; LEN]).unwrap();
+    for of_scale in [true, false] {
+        let (mut scale, mut amax) = (world.full(3.0), world.full(9.0));
+        let gate = Gate::close(&world.home);
+        let late = if of_scale { &mut scale } else { &mut amax };
+        to_single(&world.home, ones.view(), late.view_mut());
+        let from = Rows::new(src.view(), 1, LEN, LEN).unwrap();
+        let to = RowsMut::new(dst.view_mut(), LEN, 1, 1).unwrap();
+        let how = Transpose::default();
+        let how = match of_scale {
+            true => how.scale(scale.view()),
+            false => how.amax(amax.view_mut()),
+        };
+        cast_transpose(&world.other, from, None, to, how).unwrap();
+        settle(&world.other);
+        gate.open();
+        world.other.synchronize().unwrap();
+        assert_all(&dst.download().unwrap(), 2.5, "scaled too early");
+        if !of_scale {
+            assert_eq!(amax.download().unwrap()[0], 2.5, "overwritten later");
+        }
+    }
 }
