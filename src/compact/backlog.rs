@@ -6,6 +6,8 @@
 //! On an H200 a stream had room for 1,020 launches, fills or copies of any size, and for some 4 MiB of uploads from
 //! pageable memory: 964 of 4 KiB, 62 of 64 KiB. Records, waits and host calls had no limit, but a host call or a new event
 //! of any thread waits while one thread is kept (`benches/probes/stream_room.cu`).
+//!
+//! A step whose table alone has more than some 2 MiB, as it moves more than 64 GiB or 100,000 blocks, may still be kept.
 
 use std::sync::Arc;
 
