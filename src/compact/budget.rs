@@ -9,6 +9,11 @@ const CAUTION: f64 = 0.85;
 /// Launches from which on a step takes no further batch: see [`Backlog`](super::backlog::Backlog).
 const MANY_LAUNCHES: usize = 128;
 
+/// Most bytes and moves of a step, unless its first move or cycle has more: so its tables have at most 1 MiB of the 4
+/// that a stream has room for.
+const MOST_BYTES: u64 = 16 << 30;
+const MOST_MOVES: usize = 20_000;
+
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -110,8 +115,8 @@ impl Left {
 /// and at most `most_moves`. A cycle is executed in one step, whatever it costs.
 pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch> {
     let mut left = Left {
-        bytes: budget.bytes,
-        moves: most_moves,
+        bytes: budget.bytes.min(MOST_BYTES),
+        moves: most_moves.min(MOST_MOVES),
         first: true,
     };
     let (mut batches, mut launches) = (Vec::new(), 0);
@@ -276,6 +281,21 @@ mod tests {
         let part = cut(&many, &Budget::default(), usize::MAX);
         assert_eq!(part.len(), MANY_LAUNCHES);
         assert_eq!(rest(many, &part).moves, 1000 - MANY_LAUNCHES);
+    }
+
+    #[test]
+    fn a_step_moves_no_more_than_its_tables_have_room_for() {
+        let of = |count: u64, bytes: u64| {
+            let moves = (0..count).map(|i| at(2 * i * bytes, (2 * i + 1) * bytes, bytes));
+            let part = cut(
+                &plan(vec![Batch::Disjoint(moves.collect())]),
+                &Budget::default(),
+                usize::MAX,
+            );
+            part.iter().flat_map(Batch::moves).count()
+        };
+        assert_eq!([of(40, 1 << 30), of(2, 100 << 30)], [16, 1]);
+        assert_eq!(of(30_000, 256), MOST_MOVES);
     }
 
     #[test]
