@@ -131,12 +131,8 @@ impl Arena {
                 format!("{span} is not a multiple of the granule {granule}"),
             ));
         }
-        let base = device.backend().reserve(span)?;
-        let arena = Self::empty(Site::new(device, base), span, granule);
-        if !peers.is_empty() {
-            device.backend().share(base, span, peers)?;
-        }
-        Ok(arena)
+        let site = Site::reserve(device, span, peers)?;
+        Ok(Self::empty(site, span, granule))
     }
 
     fn empty(site: Site, span: u64, granule: u64) -> Self {

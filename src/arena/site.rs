@@ -31,12 +31,20 @@ impl Made {
 }
 
 impl Site {
-    pub(super) fn new(device: &Device, base: Addr) -> Self {
-        let device = device.clone();
-        Self { device, base }
+    /// Reserves `span` bytes of addresses. What is mapped there later is accessible to `peers` too.
+    pub(crate) fn reserve(device: &Device, span: u64, peers: &[u32]) -> Result<Self> {
+        let (backend, device) = (device.backend(), device.clone());
+        let base = backend.reserve(span)?;
+        let site = Self { device, base };
+        if !peers.is_empty() {
+            let shared = backend.share(base, span, peers);
+            shared.inspect_err(|_| _ = site.unreserve(span))?;
+        }
+        Ok(site)
     }
 
-    pub(super) fn base(&self) -> Addr {
+    /// Device address of offset 0.
+    pub(crate) fn base(&self) -> Addr {
         self.base
     }
 
@@ -95,7 +103,7 @@ impl Site {
     }
 
     /// Releases the reserved addresses, `span` bytes.
-    pub(super) fn unreserve(&self, span: u64) -> Result<()> {
+    pub(crate) fn unreserve(&self, span: u64) -> Result<()> {
         self.device.backend().unreserve(self.base, span)
     }
 }

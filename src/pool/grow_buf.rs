@@ -18,6 +18,7 @@ use super::private::keep_for;
 use super::structure::{Mark, Pages, Shared};
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
+use crate::arena::Site;
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
@@ -80,13 +81,12 @@ impl Pool {
             "{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
         let granule = self.device().info().granule.max(1);
         let span = bytes.max(1).next_multiple_of(granule);
+        let peers = self.shared().core.lock().config.peers.clone();
         let pages = Arc::new(Pages {
-            device: self.device().clone(),
-            base: self.device().backend().reserve(span)?,
+            site: Site::reserve(self.device(), span, &peers)?,
             span,
             state: Mutex::default(),
         });
-        pages.share(&self.shared().core)?;
         lock(&self.shared().growing).push(Arc::clone(&pages));
         Ok(GrowBuf {
             shared: Arc::clone(self.shared()),
@@ -104,7 +104,7 @@ impl<T: Pod> GrowBuf<T> {
     /// Address of the first element, which never changes. The caller orders work that uses it.
     #[must_use]
     pub fn addr(&self) -> Addr {
-        self.pages.base
+        self.pages.site.base()
     }
 
     /// Elements that memory is mapped for.

@@ -216,7 +216,7 @@ impl Shared {
     /// All ranges with contents: live blocks, and the used parts of growing buffers.
     pub(super) fn live_ranges(&self) -> Ranges {
         let pages = lock(&self.growing).clone();
-        let growing = pages.iter().map(|it| (it.base, it.bytes()));
+        let growing = pages.iter().map(|it| (it.site.base(), it.bytes()));
         let pieces = self.snapshot().pieces.into_iter();
         let live = pieces.filter(|piece| piece.state == PieceState::Live);
         let mut ranges: Ranges = live.map(|piece| (piece.addr, piece.bytes)).collect();

@@ -14,7 +14,7 @@ use super::pressure::ReliefStep;
 use super::stats::Steps;
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::Tracker;
-use crate::arena::FrameId;
+use crate::arena::{FrameId, Site};
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
@@ -137,8 +137,7 @@ pub(super) struct PagesState {
 
 /// The addresses and handles of a growing buffer: see `grow_buf::pages`.
 pub(super) struct Pages {
-    pub(super) device: Device,
-    pub(super) base: Addr,
+    pub(super) site: Site,
     pub(super) span: u64,
     pub(super) state: Mutex<PagesState>,
 }

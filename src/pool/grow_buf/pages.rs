@@ -47,7 +47,7 @@ impl Pages {
     pub(super) fn make(&self, core: &CoreLock, bytes: u64, largest: u64) -> Result<()> {
         let mut state = lock(&self.state);
         let site = core.lock().arena.site().clone();
-        let from = site.offset(self.base + state.bytes(state.used));
+        let from = site.offset(self.site.base() + state.bytes(state.used));
         let mut made = Vec::new();
         let mut outcome = make_handles(&site, (from, bytes), largest, &mut made);
         let mut core = core.lock();
@@ -108,7 +108,7 @@ impl Pages {
             state.awaited.clear();
         }
         let released = if some { take_down(core, &mut state) } else { 0 };
-        let gone = state.left && state.frames.is_empty() && self.unreserve().is_ok();
+        let gone = state.left && state.frames.is_empty() && self.site.unreserve(self.span).is_ok();
         state.left &= !gone;
         (released, gone)
     }
@@ -127,20 +127,6 @@ impl Pages {
             true => each.for_each(|(on, tick)| _ = on.sync_to(*tick)),
             false => _ = each.all(|mark| mark.0.done() >= mark.1 || passes(mark)),
         }
-    }
-
-    /// Lets the pool's peers use what is mapped; if one cannot, the addresses go.
-    pub(super) fn share(&self, core: &CoreLock) -> Result<()> {
-        let peers = core.lock().config.peers.clone();
-        if peers.is_empty() {
-            return Ok(());
-        }
-        let shared = self.device.backend().share(self.base, self.span, &peers);
-        shared.inspect_err(|_| _ = self.unreserve())
-    }
-
-    fn unreserve(&self) -> Result<()> {
-        self.device.backend().unreserve(self.base, self.span)
     }
 }
 
@@ -182,7 +168,7 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     drop(arena);
     for pages in all {
         if !seeded!("growing-buffers-outlive-their-pool") {
-            let _ = pages.unreserve();
+            let _ = pages.site.unreserve(pages.span);
         }
     }
 }
