@@ -1,7 +1,7 @@
 //! The names that the application gives to streams, for reports.
 
 use super::lock;
-use super::structure::{Device, StreamNames};
+use super::structure::Device;
 
 /// The name of compaction's own streams.
 pub(crate) const COMPACTION: &str = "compaction";
@@ -17,15 +17,9 @@ impl Device {
         lock(&self.inner.names).remove(&stream);
     }
 
-    /// The names of all streams that have one.
-    pub(crate) fn stream_names(&self) -> StreamNames {
-        lock(&self.inner.names).clone()
-    }
-
     /// The stream's name, if it has one.
     pub(crate) fn stream_name(&self, stream: u64) -> Option<String> {
-        let names = lock(&self.inner.names);
-        names.get(&stream).map(|name| String::from(&**name))
+        lock(&self.inner.names).get(&stream).cloned()
     }
 }
 

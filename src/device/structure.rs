@@ -50,7 +50,8 @@ pub(super) struct DeviceInner {
     /// Held by the thread that waits for operations that have begun.
     pub(super) suspending: Mutex<()>,
     pub(super) turns: Turns,
-    pub(super) names: Mutex<StreamNames>,
+    /// Names by the [`id`](super::Stream::id) of the stream.
+    pub(super) names: Mutex<HashMap<u64, String>>,
     pub(super) no_gpu: Option<crate::Error>,
     pub(super) backend: ManuallyDrop<Arc<dyn Backend>>,
     /// Keeps the device's context alive, if its user does not.
@@ -259,6 +260,3 @@ pub(super) struct Turns {
 pub(crate) struct Awake {
     pub(super) suspended: AtomicU64,
 }
-
-/// Names by the [`id`](super::Stream::id) of the stream.
-pub(crate) type StreamNames = HashMap<u64, Arc<str>>;

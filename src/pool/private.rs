@@ -129,17 +129,15 @@ impl Kept for Arc<Lane> {
 
 type LetGo = Box<dyn FnOnce(Option<&Stream>) + Send>;
 
-/// Memory that captured work uses, and the function that frees it, behind the work of a gate.
+/// Memory that captured work uses, and what frees it behind the work of a gate.
 struct KeptMemory {
-    /// The captures whose work uses it, without the one that keeps it now.
-    others: Vec<Arc<Recorder>>,
     bytes: u64,
     let_go: LetGo,
 }
 
 impl Kept for KeptMemory {
     fn release(self: Box<Self>, gate: &Stream) {
-        keep_for(self.others, self.bytes, Some(gate), self.let_go);
+        (self.let_go)(Some(gate));
     }
 
     fn bytes(&self) -> u64 {
@@ -162,11 +160,8 @@ pub(super) fn keep_for(
         let timeline = &gate.core().timeline;
         other.outlast(timeline, timeline.open_tick());
     }
-    other.keep(Box::new(KeptMemory {
-        others,
-        bytes,
-        let_go,
-    }));
+    let let_go = Box::new(move |gate: Option<&Stream>| keep_for(others, bytes, gate, let_go));
+    other.keep(Box::new(KeptMemory { bytes, let_go }));
 }
 
 /// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.

@@ -187,11 +187,10 @@ impl Tracker {
     }
 
     pub(super) fn live(&self, device: &Device) -> Vec<LiveBlock> {
-        let names = device.stream_names();
         let Entries { live, moving } = &*lock(&self.entries);
         let all = live.values().chain(moving.iter().flatten()).cloned();
         let named = all.map(|block| LiveBlock {
-            stream_name: names.get(&block.stream).map(ToString::to_string),
+            stream_name: device.stream_name(block.stream),
             ..block
         });
         named.collect()

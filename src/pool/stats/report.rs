@@ -150,13 +150,12 @@ impl Pool {
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let shared = self.shared();
-        let names = shared.device.stream_names();
         let mut books = lock(&shared.books);
         let blocks = stats(&books.read());
         let (mut streams, mut graphs) = (Vec::new(), 0);
         for (uid, it) in &books.streams {
             match it.is_counted() {
-                true => streams.push(it.stats(*uid, names.get(uid).map(ToString::to_string))),
+                true => streams.push(it.stats(*uid, shared.device.stream_name(*uid))),
                 // A gate's blocks are segments.
                 false => graphs += it.now.live()[2].bytes(),
             }

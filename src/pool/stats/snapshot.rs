@@ -160,7 +160,6 @@ impl Shared {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let names = self.device.stream_names();
         let tracked = (self.tracker.iter()).flat_map(|it| it.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
         let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
@@ -207,7 +206,7 @@ impl Shared {
             let live = (it.state == PieceState::Live).then_some(it.addr);
             let home = live.and_then(|addr| homes.get(&addr).copied());
             it.stream = home.or(it.stream);
-            it.stream_name = (it.stream).and_then(|id| names.get(&id).map(ToString::to_string));
+            it.stream_name = it.stream.and_then(|id| self.device.stream_name(id));
             it.tag = live.and_then(|addr| it.tag.or_else(|| *tags.get(&addr)?));
             it.movable &= live.is_some();
         }
