@@ -10,7 +10,6 @@ use super::cache::thread_map::nearby;
 use super::cache::{Cached, wait_for};
 use super::observers::Event;
 use super::private::keep_block;
-use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
 use crate::device::{
     Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, stream_words,
@@ -96,10 +95,6 @@ impl Block {
     pub(crate) fn lane(&self) -> &Lane {
         // SAFETY: a block's lane lives until the block is freed.
         unsafe { self.lane.get() }
-    }
-
-    fn size(&self) -> Blocks {
-        Sums::block(self.capacity(), self.requested)
     }
 
     pub(crate) fn id(&self) -> Id {
@@ -202,23 +197,25 @@ impl Block {
         if capacity < before && !is_slot(before) {
             self.wait_for_tail_uses()?;
             self.tell(Event::Resize(before, capacity, bytes));
-            let (sizes, lane) = ([self.size(), Sums::block(capacity, bytes)], self.lane());
+            // Before another block may have the rest.
+            self.resized(capacity, bytes);
+            let (lane, rest) = (self.lane(), before - capacity);
             if let Some(private) = &lane.private {
-                lane.shrink_private(private, self.addr, sizes);
+                lane.shrink_private(private, self.addr + capacity, rest);
             } else {
                 let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-                let mut core = lane.shared.core.lock();
-                lane.count(|counters, away| counters.resize(sizes, away));
-                core.shrink(self.id(), before - capacity, lane.slot, tick);
+                (lane.shared.core.lock()).shrink(self.id(), rest, lane.slot, tick);
             }
-            self.resized(capacity, bytes);
         }
         Ok(())
     }
 
+    /// Counts the new size.
     fn resized(&mut self, capacity: u64, bytes: u64) {
+        let sizes = [(self.capacity(), self.requested), (capacity, bytes)];
+        (self.lane()).count(|counters, away| counters.resize(sizes, away));
         self.requested = bytes;
-        self.extent = IdAndSlack::new(self.id(), (capacity - bytes) as u32);
+        self.extent = IdAndSlack::of(self.id(), capacity, bytes);
     }
 
     /// Makes the block's stream wait for all uses; an error if captured work uses the block.
@@ -252,13 +249,9 @@ impl Block {
         if may_grow {
             (lane.shared).work(|core| ask::some(core.waits_to_grow(id, more, lane.slot)))?;
         }
-        let mut core = lane.shared.core.lock();
-        if more > 0 && !(may_grow && core.grow(id, more, lane.slot)) {
+        if more > 0 && !(may_grow && lane.shared.core.lock().grow(id, more, lane.slot)) {
             return Ok(false);
         }
-        let sizes = [self.size(), Sums::block(capacity, bytes)];
-        lane.count(|counters, away| counters.resize(sizes, away));
-        drop(core);
         self.resized(capacity, bytes);
         self.tell(Event::Resize(before, capacity, bytes));
         Ok(true)

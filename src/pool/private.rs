@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cache::Cached;
-use super::stats::counters::Blocks;
 use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
@@ -272,15 +271,11 @@ impl Lane {
         true
     }
 
-    /// As [`Block::shrink`], of a block of private memory.
-    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, sizes: [Blocks; 2]) {
+    /// As [`Block::shrink`], of a block of private memory whose end at `addr` is free.
+    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, bytes: u64) {
         let again = self.stream.timeline.recorder();
-        let again = again.is_some_and(|it| Arc::ptr_eq(&private.recorder, &it));
-        let mut parts = lock(&private.parts);
-        self.count(|counters, away| counters.resize(sizes, away));
-        if again {
-            let [before, after] = sizes.map(Blocks::bytes);
-            parts.file(addr + after, before - after);
+        if again.is_some_and(|it| Arc::ptr_eq(&private.recorder, &it)) {
+            lock(&private.parts).file(addr, bytes);
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) type Blocks = Sums<3>;
 
 impl Blocks {
     #[inline]
-    pub(crate) fn block(bytes: u64, requested: u64) -> Self {
+    pub(super) fn block(bytes: u64, requested: u64) -> Self {
         Self([1, bytes, requested])
     }
 
@@ -218,9 +218,9 @@ impl Counters {
         (self.totals).free(class(bytes), Sums::block(bytes, requested));
     }
 
-    /// Counts that a live block of the first size now has the second.
-    pub(crate) fn resize(&mut self, sizes: [Blocks; 2], elsewhere: &Elsewhere) {
-        (self.totals).resize(sizes.map(|it| (class(it.bytes()), it)));
+    /// Counts that a live block of the first size now has the second: bytes as rounded, and as asked for.
+    pub(crate) fn resize(&mut self, sizes: [(u64, u64); 2], elsewhere: &Elsewhere) {
+        (self.totals).resize(sizes.map(|(bytes, it)| (class(bytes), Sums::block(bytes, it))));
         self.look_again(elsewhere);
     }
 

@@ -67,7 +67,7 @@ impl Model {
         };
         self.live.push(after);
         let pair = [before, after].map(|held| Sums::block(held.0, held.1));
-        self.counters.resize(pair, &self.elsewhere);
+        self.counters.resize([before, after], &self.elsewhere);
         let (from, to) = (class(before.0), class(after.0));
         if from != to {
             self.freed[from] = self.freed[from] + pair[0];
