@@ -25,7 +25,7 @@ impl<S: Element> PoolBuf<S> {
     /// # Errors
     /// [`Error::Invalid`] if a widened result does not fit; any error of the pool or of the launch. The
     /// buffer is then freed; its elements are lost.
-    pub fn convert_in_place<D: Element>(mut self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
+    pub fn convert_in_place<D: Element>(self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
     where
         S: ConvertTo<D>,
     {
@@ -52,7 +52,8 @@ impl<S: Element> PoolBuf<S> {
             overflow: how.overflow_number(),
         };
         let stream = std::sync::Arc::clone(&lane.stream);
-        let used = self.whole_view_mut().used();
+        // All bytes of the block, also those beyond the elements.
+        let used = Some(self.place().used(self.block().capacity(), true));
         // SAFETY: the block has space for source and result, and the scratch is as large as the launch needs.
         // Both are freed in the order of the stream that the launch is queued on.
         let queued = ordered(&stream, &[used], || unsafe {

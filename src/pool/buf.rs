@@ -130,11 +130,6 @@ impl<T: Pod> PoolBuf<T> {
         self.view_mut().slice(range)
     }
 
-    /// All bytes of the block, also those beyond the elements, to be written.
-    pub(crate) fn whole_view_mut(&mut self) -> ViewMut<'_, u8> {
-        ViewMut::new(self.addr(), self.block.capacity() as usize, self.place())
-    }
-
     /// The first `bytes` of the memory as elements of another type, with its log of uses. Frees the rest.
     pub(crate) fn retyped<D: Pod>(mut self, bytes: u64) -> Result<PoolBuf<D>> {
         // A graph that uses the memory uses all of it.

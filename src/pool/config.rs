@@ -22,12 +22,10 @@ pub enum HandleSize {
     Adaptive,
 }
 
-/// Which memory of other streams a request may take before the pool grows.
+/// Which memory of other streams a request may take before the pool grows: see [`PoolConfig::reuse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reuse {
-    /// Take memory freed on another stream if its work is known to be done.
     pub(crate) opportunistic: bool,
-    /// Take memory freed on another stream by making the requesting stream wait on the device.
     pub(crate) device_wait: bool,
 }
 

@@ -70,7 +70,7 @@ pub use structure::Block;
 pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream, beside};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::sync::{Mutex, is_latched};
 use cache::{MISSED, thread_map};
 use structure::{Lane, LanePtr};
@@ -273,9 +273,7 @@ impl Pool {
     #[doc(alias = "set_per_process_memory_fraction")]
     #[doc(alias = "memory_fraction")]
     pub fn set_fraction(&self, part: f64) -> Result<()> {
-        if !(part > 0.0 && part <= 1.0) {
-            return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
-        }
+        refuse!(!(part > 0.0 && part <= 1.0) => "part", "{part} is not in (0, 1]");
         let all = self.device().info().total_bytes;
         self.set_limit((all as f64 * part) as u64);
         Ok(())

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cache::Cached;
-use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments};
+use super::structure::{Block, IdAndSlack, Lane, LaneState, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
 use crate::error::{Error, Result};
@@ -204,11 +204,17 @@ impl Lane {
         }
     }
 
+    /// Changes whether the lane sleeps or is under capture, and so whether its cache is used.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut LaneState) -> T) -> T {
+        let mut state = latch(&self.state);
+        let outcome = change(&mut state);
+        state.aside = state.retired || state.asleep || state.captured.is_some();
+        outcome
+    }
+
     /// Sets which lane of private memory serves requests while the stream is under capture; returns the one before.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
-        let mut state = latch(&self.state);
-        state.aside = state.retired || state.asleep || captured.is_some();
-        std::mem::replace(&mut state.captured, captured)
+        self.change(|state| std::mem::replace(&mut state.captured, captured))
     }
 
     /// Routes requests and frees of the stream to a graph's private memory, or to the pool again.
@@ -230,8 +236,7 @@ impl Lane {
             recorder: Arc::clone(recorder),
             parts: Mutex::default(),
         };
-        let (shared, private) = (&self.shared, Some(Arc::new(private)));
-        let lane = Self::new(shared, &self.stream, &self.hold, private);
+        let lane = Self::new(&self.shared, &self.stream, &self.hold, Some(private));
         // The lane ends when its blocks are freed and its graph is gone.
         lane.others.elsewhere.retire();
         lane.enter();

@@ -99,7 +99,7 @@ impl Shared {
         }
         Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
         if self.core.lock().is_asleep() {
-            lane.set_asleep(true);
+            lane.change(|state| state.asleep = true);
         }
         lanes.add(stream.handle_id(), Arc::clone(&lane));
         lane

@@ -17,12 +17,11 @@
 use super::core::{Core, CoreLock};
 use super::mapping::IdleFrame;
 use super::stats::snapshot::PieceState;
-use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
+use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
 use crate::device::{Addr, lock};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
-use crate::sync::latch;
 
 /// Number of parts; more hide no more of the driver's time.
 const PARTS: u64 = 16;
@@ -104,14 +103,6 @@ impl CoreLock {
         let released = kept || site.release(frame.phys).is_ok();
         book(&mut self.lock().arena, id, released);
         Ok(if released { frame.bytes } else { 0 })
-    }
-}
-
-impl Lane {
-    pub(super) fn set_asleep(&self, asleep: bool) {
-        let mut state = latch(&self.state);
-        state.asleep = asleep;
-        state.aside = state.retired || asleep || state.captured.is_some();
     }
 }
 
@@ -210,7 +201,7 @@ impl Shared {
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
         let all = lanes.by_handle.values().flatten();
-        all.for_each(|(_, lane)| lane.set_asleep(asleep));
+        all.for_each(|(_, lane)| lane.change(|state| state.asleep = asleep));
     }
 
     /// All ranges with contents: live blocks, and the used parts of growing buffers.

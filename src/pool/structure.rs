@@ -204,7 +204,7 @@ pub(crate) struct LaneParts {
     pub(crate) slot: StreamIndex,
     pub(crate) hold: Hold,
     /// The graph's memory that this lane's blocks are parts of.
-    pub(crate) private: Option<Arc<Private>>,
+    pub(crate) private: Option<Private>,
     pub(crate) others: Others,
 }
 

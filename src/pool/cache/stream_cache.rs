@@ -67,7 +67,7 @@ impl Lane {
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
         hold: &Hold,
-        private: Option<Arc<Private>>,
+        private: Option<Private>,
     ) -> Arc<Self> {
         let state = LaneState {
             room: shared.cache_bytes,

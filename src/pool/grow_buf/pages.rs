@@ -93,26 +93,6 @@ impl Pages {
         }
     }
 
-    /// Releases unused frames, if the work that may use them is done, or behind a `wait` of the host. Returns the
-    /// bytes released, and whether the addresses were too. What the driver refuses stays until the next time.
-    pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
-        self.ask(wait);
-        let mut state = lock(&self.state);
-        let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
-        let some = state.used < state.frames.len();
-        if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
-            return (0, false);
-        }
-        // Kept if no frame is unused: a growth that fails may leave unused frames again.
-        if some || seeded!("failed-growth-forgets-queued-work") {
-            state.awaited.clear();
-        }
-        let released = if some { take_down(core, &mut state) } else { 0 };
-        let gone = state.left && state.frames.is_empty() && self.site.unreserve(self.span).is_ok();
-        state.left &= !gone;
-        (released, gone)
-    }
-
     /// Asks how far the work is, or waits on the host, without the lock: another thread, or a host call on this one,
     /// may use the buffer meanwhile.
     fn ask(&self, wait: bool) {
@@ -265,9 +245,27 @@ impl Shared {
         self.work(Core::begin_reaping).map(drop)
     }
 
+    /// Releases a buffer's unused frames, if the work that may use them is done, or behind a `wait` of the host; of a
+    /// dropped buffer the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
     pub(super) fn settle_pages(&self, pages: &Arc<Pages>, wait: bool) -> u64 {
-        let (released, gone) = pages.settle(&self.core, wait);
-        if gone {
+        pages.ask(wait);
+        let mut state = lock(&pages.state);
+        let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
+        let some = state.used < state.frames.len();
+        if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
+            return 0;
+        }
+        // Kept if no frame is unused: a growth that fails may leave unused frames again.
+        if some || seeded!("failed-growth-forgets-queued-work") {
+            state.awaited.clear();
+        }
+        let released = if some {
+            take_down(&self.core, &mut state)
+        } else {
+            0
+        };
+        if state.left && state.frames.is_empty() && pages.site.unreserve(pages.span).is_ok() {
+            state.left = false;
             lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
         }
         released
