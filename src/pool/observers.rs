@@ -69,10 +69,7 @@ impl Block {
         }
         let Entries { live, moving } = &mut *lock(&tracker.entries);
         match event {
-            Event::Resize(_, _, bytes) => {
-                let entry = live.get_mut(&addr);
-                entry.into_iter().for_each(|entry| entry.bytes = bytes);
-            }
+            Event::Resize(_, _, bytes) => _ = live.entry(addr).and_modify(|it| it.bytes = bytes),
             Event::Free(_) => _ = live.remove(&addr),
             Event::Leave => moving.push_back(live.remove(&addr)),
             // The block that left first.

@@ -185,14 +185,13 @@ impl Lane {
             return Err(Error::invalid("stream", "its capture has no memory"));
         };
         loop {
-            {
-                let mut parts = lock(&private.parts);
-                if let Some(addr) = parts.take(bytes) {
-                    self.count(|counters, away| counters.allocate(bytes, requested, away));
-                    self.enter();
-                    return Ok(Block::new(self, NONE, addr, bytes, requested));
-                }
+            let mut parts = lock(&private.parts);
+            if let Some(addr) = parts.take(bytes) {
+                self.count(|counters, away| counters.allocate(bytes, requested, away));
+                self.enter();
+                return Ok(Block::new(self, NONE, addr, bytes, requested));
             }
+            drop(parts);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
             let roomy = match bytes < GRAPH_SEGMENT {

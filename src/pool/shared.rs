@@ -41,7 +41,6 @@ impl Shared {
             device: device.clone(),
             base: core.arena.base(),
             cache_bytes,
-            slots: core.config.slabs,
             tracker,
             core: CoreLock(Latch::new(core)),
             transfer,
@@ -163,8 +162,7 @@ impl Shared {
         #[cfg(feature = "tracing")]
         {
             let bytes = core.extents.taken();
-            let is_block = |it: &crate::heap::Extent| it.state == crate::heap::State::Allocated;
-            let blocks = core.extents.iter().filter(|(_, it)| is_block(it)).count();
+            let blocks = core.mapped_extents().filter(|(.., taken)| *taken).count();
             // The subscriber may use the pool.
             drop(core);
             if blocks > 0 {

@@ -50,8 +50,6 @@ pub(crate) struct Shared {
     pub(crate) core: CoreLock,
     pub(crate) uid: u64,
     pub(crate) device: Device,
-    /// Small requests may become slots.
-    pub(crate) slots: bool,
     pub(crate) tracker: Option<Tracker>,
     pub(super) lanes: Mutex<Lanes>,
     /// The lanes that may have free memory, for a thread with the core's lock. In the order in which they were made,
@@ -195,6 +193,7 @@ pub(crate) type Lane = Ending<LaneParts>;
 #[repr(C, align(128))]
 pub(crate) struct LaneParts {
     pub(super) timeline: Arc<Timeline>,
+    /// Small requests may become slots.
     pub(super) slots: bool,
     /// See `observers`.
     pub(super) is_observed: bool,

@@ -77,7 +77,7 @@ impl Lane {
         };
         let lane = Arc::new(Ending::of(LaneParts {
             state: Latch::new(state),
-            slots: shared.slots,
+            slots: shared.core.lock().config.slabs,
             is_observed: shared.is_observed(),
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
