@@ -57,10 +57,8 @@ impl Job {
 }
 
 impl Core {
-    /// Books the outcome of a job; returns the block of a request's mapping.
-    ///
-    /// # Errors
-    /// What the driver said, unless the device has no more memory.
+    /// Books the outcome of a job; returns the block of a request's mapping. That the device has no more memory is no
+    /// error.
     pub(crate) fn end(&mut self, ran: Ran) -> Result<Option<Grant>> {
         self.steps.driver_ns += u64::try_from(ran.spent.as_nanos()).unwrap_or(u64::MAX);
         self.steps.waits += ran.waits;

@@ -85,7 +85,6 @@ pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
 pub(crate) use view::{bounds, same_len};
 
-/// Rank of the application's callbacks among the registered steps.
 const APPLICATION_RANK: u8 = 200;
 
 /// A pool of device memory. Cheap to clone; all clones are the same pool.

@@ -108,11 +108,8 @@ impl CoreLock {
 
 impl Shared {
     /// Puts the pool to sleep. `prepare` gets the ranges of live blocks and returns what copies them. Returns the
-    /// bytes released to the device; 0 if the pool sleeps already.
-    ///
-    /// # Errors
-    /// As `Device::suspend`; what `prepare` or the driver said. The pool is then awake. If the driver fails both to
-    /// unmap a frame and to make the others again, the pool sleeps, with nothing lost.
+    /// bytes released to the device; 0 if the pool sleeps already. After an error the pool is awake; but if the driver
+    /// fails both to unmap a frame and to make the others again, it sleeps, with nothing lost.
     pub(crate) fn sleep(&self, prepare: impl FnOnce(&Ranges) -> Result<Copies>) -> Result<u64> {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
@@ -167,11 +164,7 @@ impl Shared {
         lain
     }
 
-    /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] beyond the limit, or if the device has too little; what the driver said. The pool then
-    /// sleeps on.
+    /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep. After an error it sleeps on.
     pub(crate) fn wake(&self) -> Result<u64> {
         let mut asleep = lock(&self.asleep);
         let Some(sleeping) = &mut *asleep else {
@@ -309,7 +302,6 @@ impl Shared {
         made.and(waited)
     }
 
-    /// Makes the sleeping frames of a part; stops at the first failure.
     fn make_again(&self, part: &Part) -> Result<()> {
         let site = self.core.lock().arena.site().clone();
         for &id in &part.frames {

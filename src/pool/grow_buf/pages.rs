@@ -40,10 +40,8 @@ impl Pages {
         bytes.saturating_sub(state.bytes(state.used))
     }
 
-    /// Makes handles of up to `largest` bytes for `bytes` more, which were promised. All frames are in use.
-    ///
-    /// # Errors
-    /// What the driver said; the buffer uses the handles made before that.
+    /// Makes handles of up to `largest` bytes for `bytes` more, which were promised. All frames are in use. After an
+    /// error of the driver the buffer uses the handles made before that.
     pub(super) fn make(&self, core: &CoreLock, bytes: u64, largest: u64) -> Result<()> {
         let mut state = lock(&self.state);
         let site = core.lock().arena.site().clone();
@@ -184,10 +182,7 @@ impl Core {
 }
 
 impl Shared {
-    /// Maps memory for a buffer on `stream` until it has `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), what the driver said; the buffer is then as it was.
+    /// Maps memory for a buffer on `stream` until it has `bytes`. After an error the buffer is as it was.
     pub(super) fn grow_pages(&self, pages: &Arc<Pages>, bytes: u64, stream: u64) -> Result<()> {
         let bytes = bytes.next_multiple_of(self.device.info().granule.max(1));
         let before = pages.bytes();
