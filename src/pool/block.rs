@@ -276,13 +276,10 @@ impl Block {
         }
         let Some(lane) = nearby(&self.lane().shared, stream)? else {
             // The pool is closed and has no lane for `stream`: the block's own stream waits instead.
-            return match seeded!("closed-pool-frees-without-a-wait") {
-                true => Ok(()),
-                false => {
-                    let theirs = &stream.core().timeline;
-                    wait_for(&self.lane().timeline, theirs, theirs.open_tick())
-                }
-            };
+            let theirs = &stream.core().timeline;
+            let waits = !seeded!("closed-pool-frees-without-a-wait");
+            let tick = theirs.open_tick() * u64::from(waits);
+            return wait_for(&self.lane().timeline, theirs, tick);
         };
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
             let captures = self.captures_beyond(stream.core());

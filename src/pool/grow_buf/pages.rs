@@ -250,15 +250,12 @@ impl Shared {
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return 0;
         }
+        let mut released = 0;
         // Kept if no frame is unused: a growth that fails may leave unused frames again.
         if some || seeded!("failed-growth-forgets-queued-work") {
             state.awaited.clear();
+            released = take_down(&self.core, &mut state);
         }
-        let released = if some {
-            take_down(&self.core, &mut state)
-        } else {
-            0
-        };
         if state.left && state.frames.is_empty() && pages.site.unreserve(pages.span).is_ok() {
             state.left = false;
             lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
