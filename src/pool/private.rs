@@ -203,11 +203,11 @@ impl Lane {
         }
     }
 
-    /// Changes whether the lane sleeps or is under capture, and so whether its cache is used.
+    /// Changes whether the lane is leaving, sleeps or is under capture, and so whether its cache is used.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut LaneState) -> T) -> T {
         let mut state = latch(&self.state);
         let outcome = change(&mut state);
-        state.aside = state.retired || state.asleep || state.captured.is_some();
+        state.aside = state.leaving || state.asleep || state.captured.is_some();
         outcome
     }
 

@@ -162,8 +162,10 @@ pub(crate) struct LaneState {
     pub(super) missed: (u64, u64),
     /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.
     pub(super) crowded: u32,
-    /// The cache is not used: the lane is retired, asleep or under capture.
+    /// The cache is not used: the lane is leaving, asleep or under capture.
     pub(crate) aside: bool,
+    /// Its stream or its pool has no handle any more.
+    pub(super) leaving: bool,
     /// Nothing more is allocated here, and the cache keeps nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,

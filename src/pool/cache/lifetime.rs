@@ -44,10 +44,9 @@ impl Lane {
         self.others.outstanding.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Retires the lane: from now on frees go straight to the heap, and the last one ends the lane.
+    /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane.
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
-        state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;
         }

@@ -72,6 +72,7 @@ impl Lane {
         let state = LaneState {
             room: shared.cache_bytes,
             aside: private.is_some(),
+            leaving: private.is_some(),
             retired: private.is_some(),
             ..LaneState::default()
         };

@@ -128,7 +128,8 @@ impl Lane {
     /// Makes the lane's stream wait for the other uses of blocks that it freed, before [`Lane::retire`]: a driver may
     /// keep the caller until a host call has run, which may ask for the locks of that.
     pub(in crate::pool) fn wait_for_used(&self) {
-        latch(&self.state).aside = true;
+        // No block is added after this, whatever else sets the lane aside and back.
+        self.change(|state| state.leaving = true);
         if !self.shared.transfer.has_used() {
             return;
         }
@@ -142,13 +143,11 @@ impl Lane {
         }
     }
 
-    /// The same for blocks that were freed since.
+    /// Has these blocks free behind the lane's stream, which has waited, also where neither device nor host could.
     pub(super) fn end_used(&self) {
         let mut state = latch(&self.shared.transfer.state);
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
-            for (theirs, tick) in std::mem::take(&mut used.marks) {
-                let _ = wait_for(&self.timeline, &theirs, tick);
-            }
+            used.marks.clear();
             used.block.tick = self.open_tick();
         }
     }

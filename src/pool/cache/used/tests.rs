@@ -120,6 +120,33 @@ fn a_lane_under_capture_or_of_a_pool_that_is_recorded_keeps_none() {
 }
 
 #[test]
+fn a_lane_that_has_waited_for_all_uses_keeps_no_more_blocks_whatever_ends_meanwhile() {
+    let world = World::new(PoolConfig::default());
+    let lane = world.lane(0);
+    let keeps = || {
+        let block = world.pool.alloc(&world.streams[0], 4096).unwrap();
+        let block = std::mem::ManuallyDrop::new(block);
+        let kept = lane.free_used(&block, Vec::new());
+        if !kept {
+            drop(std::mem::ManuallyDrop::into_inner(block));
+        }
+        kept
+    };
+    assert!(keeps());
+    lane.wait_for_used();
+    // Else what the pool's lock is held for, the end of these blocks, would be another wait.
+    for end in [
+        |lane: &Lane| lane.change(|state| state.asleep = false),
+        |lane: &Lane| lane.route(None),
+    ] {
+        end(&lane);
+        assert!(!keeps());
+    }
+    drop(world.streams);
+    world.pool.check_invariants().unwrap();
+}
+
+#[test]
 fn a_stream_that_is_gone_has_waited_for_all_that_uses_what_it_freed() {
     let world = World::new(PoolConfig::default());
     let World { pool, streams } = world;
@@ -142,6 +169,16 @@ fn a_stream_that_is_gone_has_waited_for_all_that_uses_what_it_freed() {
         (core.extents.taken(), ticks),
         (0, Some(timeline.open_tick()))
     );
+}
+
+#[test]
+fn a_block_whose_uses_cannot_be_waited_for_is_free_once_its_stream_is_gone() {
+    let World { pool, streams } = filled(&[1024]);
+    let [home, _other] = streams;
+    drop(home);
+    assert!(!pool.shared().transfer.has_used());
+    assert_eq!(pool.shared().core.lock().extents.taken(), 0);
+    pool.check_invariants().unwrap();
 }
 
 fn kept(pool: &Pool) -> usize {
