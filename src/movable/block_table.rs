@@ -327,12 +327,10 @@ impl Table {
     /// Replaces the handle's block with `block`, and returns the old one.
     pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
         let base = self.base;
-        let (to, private) = (block.addr() - base, block.is_private());
+        let to = block.addr() - base;
         let old = self.place(id)?.block.replace(block)?;
         self.at.remove(&(old.addr() - base));
-        if !private {
-            self.at.insert(to, id.index);
-        }
+        self.at.insert(to, id.index);
         self.word_changed(id.index);
         Some(old)
     }

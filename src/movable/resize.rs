@@ -10,7 +10,7 @@ use super::registry::{Registry, State};
 use super::{Movable, MovableId};
 use crate::compact::Move;
 use crate::device::{Addr, Queueing, Stream, Timeline, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
 
@@ -98,6 +98,8 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
+        // Launches of a graph may write to all of its memory.
+        refuse!(block.is_private() => "stream", "its capture began meanwhile: resize after it");
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let old = self.copy_into(id, stream, block, calls);

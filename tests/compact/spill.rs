@@ -2,6 +2,7 @@
 
 use crate::common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -291,6 +292,43 @@ fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_resized() {
     });
     let refused = told.recv_timeout(Duration::from_secs(20));
     assert_eq!(refused, Ok(true), "it is brought back without an end");
+    whole(&pool);
+}
+
+/// The callback that the block calls when it comes back begins a capture, and one under pressure ends it.
+#[test]
+fn a_block_is_not_resized_into_the_memory_of_a_capture_that_begins_meanwhile() {
+    let (pool, _host) = spilling(&common::host(), 8);
+    let stream = pool.device().stream().unwrap();
+    let mut block = filled(&pool, &stream, 7, 4 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let under_way = Arc::new(Mutex::new(None));
+    let (its, from, on) = (under_way.clone(), pool.clone(), stream.clone());
+    let first = AtomicBool::new(true);
+    block.on_move(move |_| {
+        if !first.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let other = from.device().stream().unwrap();
+        let behind = from.alloc(&other, 4 * MIB as u64).unwrap();
+        *its.lock().unwrap() = Some((behind, on.begin_capture().unwrap()));
+    });
+    let (graph, its) = (Arc::new(Mutex::new(None)), under_way.clone());
+    let ended = graph.clone();
+    pool.on_pressure(move |_| match its.lock().unwrap().take() {
+        Some((_behind, capture)) => {
+            *ended.lock().unwrap() = Some(capture.end().unwrap());
+            Relief::Retry
+        }
+        None => Relief::Exhausted,
+    });
+    let refused = block.resize(&stream, 5 * MIB).unwrap_err().to_string();
+    assert!(refused.contains("capture"), "{refused}");
+    assert!(graph.lock().unwrap().take().is_some(), "no capture ended");
+    block.on_move(|_| ());
+    assert!(is_all(&block, &stream, 7));
+    block.resize(&stream, 5 * MIB).unwrap();
+    pool.compact(&Goal::Full).unwrap();
     whole(&pool);
 }
 
