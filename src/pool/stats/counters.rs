@@ -29,7 +29,7 @@ pub(crate) type Blocks = Sums<3>;
 
 impl Blocks {
     #[inline]
-    pub(super) fn block(bytes: u64, requested: u64) -> Self {
+    pub(crate) fn block(bytes: u64, requested: u64) -> Self {
         Self([1, bytes, requested])
     }
 
