@@ -14,7 +14,7 @@ const MANY_LAUNCHES: usize = 128;
 const MOST_BYTES: u64 = 16 << 30;
 const MOST_MOVES: usize = 20_000;
 
-/// How much one step may move.
+/// How much one step may move; no step moves more than 16 GiB or 20,000 blocks, unless one block or cycle has more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
