@@ -2,7 +2,7 @@
 //!
 //! A collective is a host call on each rank's stream. The call deposits the rank's arguments and waits; the
 //! last rank to come does the work for all, under the lock. If a rank gives up because another did not come,
-//! it withdraws its arguments, so that nothing touches its memory afterwards.
+//! nothing is done any more, so that nothing touches its memory afterwards.
 //!
 //! The second communicator of the ranks has its own numbers. The rest is the first one's: what fails in one
 //! has failed in both.
@@ -253,8 +253,8 @@ impl World {
             let waited = self.moved.wait_timeout(state, deadline - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        for (meeting, place, _) in mine {
-            state.leave((link, *meeting, run), *place);
+        for (meeting, ..) in mine {
+            state.leave((link, *meeting, run));
         }
     }
 
@@ -319,16 +319,14 @@ impl World {
 }
 
 impl State {
-    /// Removes a rank from a meeting, with its arguments unless the work is done.
-    fn leave(&mut self, run: Run, place: usize) {
+    /// Removes a rank from a meeting that is done or has failed.
+    fn leave(&mut self, run: Run) {
         let Some(round) = self.rounds.get_mut(&run) else {
             return;
         };
         round.left += 1;
         if round.left == round.calls.len() {
             self.rounds.remove(&run);
-        } else if !round.done {
-            round.calls[place] = None;
         }
     }
 }
@@ -418,3 +416,6 @@ unsafe fn folded(calls: &[Call], op: super::Op, offset: u64) -> Vec<u64> {
     }
     sum
 }
+
+#[cfg(test)]
+mod tests;

@@ -306,4 +306,31 @@ mod reducers {
             assert_eq!(found(&rank, &mut begun).1, 0.0);
         });
     }
+
+    #[test]
+    fn a_step_does_not_end_in_a_capture_that_began_after_it_nor_after_the_one_that_it_began_in() {
+        simulated(1, |rank: Rank| {
+            let all_ready = |reducer: &mut Reducer| {
+                (0..3).for_each(|tensor| reducer.ready(tensor).unwrap());
+            };
+            let is_refused = |reducer: &mut Reducer| {
+                let words = reducer.finish().unwrap_err().to_string();
+                assert!(words.contains("within a step"), "{words}");
+            };
+            let [mut before, mut inside] = [(); 2].map(|()| made(&rank, ReducerConfig::default()));
+            all_ready(&mut before);
+            let capture = rank.stream.begin_capture().unwrap();
+            is_refused(&mut before);
+            all_ready(&mut inside);
+            assert!(
+                capture.end().is_err(),
+                "the reducer's streams have not joined"
+            );
+            before.finish().unwrap();
+            (0..2).for_each(|_| is_refused(&mut inside));
+            let capture = rank.stream.begin_capture().unwrap();
+            is_refused(&mut inside);
+            drop(capture);
+        });
+    }
 }

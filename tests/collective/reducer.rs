@@ -572,3 +572,20 @@ fn work_that_failed_is_not_queued_again() {
     assert_eq!(reducer.finish().unwrap_err().to_string(), words);
     assert_eq!(watched.calls("host_call"), sums);
 }
+
+#[test]
+fn memory_and_a_stream_of_another_device_than_the_communicators_are_refused() {
+    simulated(1, |rank| {
+        let there = Rank::of(Comm::simulated(&hosts(1), PATIENCE).unwrap().remove(0));
+        for (pool, stream) in [
+            (&there.pool, &there.stream),
+            (&there.pool, &rank.stream),
+            (&rank.pool, &there.stream),
+        ] {
+            let config = ReducerConfig::default();
+            let refused = Reducer::new(pool, stream, &rank.comm, &LENS, config).map(drop);
+            let words = refused.unwrap_err().to_string();
+            assert!(words.starts_with("stream"), "{words}");
+        }
+    });
+}

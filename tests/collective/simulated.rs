@@ -229,6 +229,18 @@ fn a_rank_that_leaves_or_aborts_ends_the_wait_of_the_others_at_once() {
 }
 
 #[test]
+fn the_first_failure_is_told_whatever_fails_after_it() {
+    let ends = Comm::simulated(&hosts(3), PATIENCE).unwrap();
+    for rank in [1, 0, 2] {
+        ends[rank].abort().unwrap();
+    }
+    for end in ends {
+        let words = end.check().unwrap_err().to_string();
+        assert!(words.contains("rank 1 aborted"), "{words}");
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_ends_the_wait_for_its_transfers_at_once_and_those_it_queued_are_made() {
     let began = Instant::now();
     simulated(2, |rank| {
@@ -290,6 +302,14 @@ fn bad_arguments_are_refused_and_nothing_is_queued() {
             ("root", comm.on(stream).broadcast(&mut four, 2).run()),
             ("to", comm.on(stream).send(&four, 7).run()),
             ("from", comm.on(stream).recv(&mut four, 2).run()),
+            // The first of several.
+            (
+                "to: 7",
+                comm.on(stream)
+                    .send(&four, 7)
+                    .broadcast(&mut three, 8)
+                    .run(),
+            ),
             (
                 "stream",
                 comm.on(&there).all_reduce(&mut foreign, Op::Sum).run(),
