@@ -290,7 +290,7 @@ fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_resized() {
         block.on_move(|_| ());
         let _ = tell.send(refused.is_out_of_memory() && is_all(&block, &stream, 7));
     });
-    let refused = told.recv_timeout(Duration::from_secs(20));
+    let refused = told.recv_timeout(Duration::from_secs(120));
     assert_eq!(refused, Ok(true), "it is brought back without an end");
     whole(&pool);
 }

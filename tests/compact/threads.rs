@@ -20,6 +20,9 @@ on_every_device! {
     other_streams_allocate_and_free_while_a_pass_is_between_its_steps,
 }
 
+/// What another thread may take on a busy machine for something that it need not wait for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Threads beside the one that compacts.
 const WORKERS: u64 = 3;
 
@@ -244,7 +247,7 @@ impl Ground {
         self.watched.after(call, move || {
             let (tell, told) = mpsc::channel();
             std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
-            let done = told.recv_timeout(Duration::from_secs(5));
+            let done = told.recv_timeout(PATIENCE);
             its.store(done == Ok(true), Ordering::Relaxed);
         });
         act(self);
@@ -312,7 +315,7 @@ fn pointers_rewritten_while_their_block_is_copied_into_a_larger_one_are_right_th
     ground.watched.after("before_copy_within", move || {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || tell.send(pool.compact(&Goal::Full).unwrap().bytes));
-        let done = told.recv_timeout(Duration::from_secs(5));
+        let done = told.recv_timeout(PATIENCE);
         its.store(done.unwrap_or(0), Ordering::Relaxed);
     });
     list.resize(&ground.stream, 5000).unwrap();
@@ -334,7 +337,7 @@ fn a_block_held_while_it_is_copied_into_a_larger_one_stays_as_it_is() {
             let is_held = pool.hold_id(id, &other).is_ok();
             tell.send(is_held)
         });
-        let _ = told.recv_timeout(Duration::from_secs(5));
+        let _ = told.recv_timeout(PATIENCE);
     });
     let refused = list.resize(&ground.stream, 5000).unwrap_err();
     assert!(refused.to_string().contains("held"), "{refused}");
@@ -386,7 +389,7 @@ fn memory_for_moves_is_not_made_in_a_host_call_which_cannot_wait_until_it_is_zer
     let call = move || tell.send(its.compact(&Goal::Full).is_err()).unwrap();
     let backend = device.backend();
     backend.host_call(stream.raw(), Box::new(call)).unwrap();
-    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
     assert_eq!((watched.calls("create"), watched.calls("fill")), (0, 0));
     assert!(pool.compact(&Goal::Full).is_ok());
 }
@@ -407,7 +410,7 @@ fn is_left_to_another_thread(
     };
     let backend = ground.device.backend();
     backend.host_call(stream.raw(), Box::new(work)).unwrap();
-    let [other, own] = [by, told].map(|id| id.recv_timeout(Duration::from_secs(20)));
+    let [other, own] = [by, told].map(|id| id.recv_timeout(PATIENCE));
     assert_ne!(other.expect("it is made"), own.unwrap());
 }
 
@@ -481,7 +484,7 @@ impl Ground {
         self.watched.after("before_event_sync", move || {
             let (tell, told) = mpsc::channel();
             std::thread::spawn(move || tell.send(of.record_steps(false).is_ok()));
-            let done = told.recv_timeout(Duration::from_secs(5));
+            let done = told.recv_timeout(PATIENCE);
             its.store(done == Ok(true), Ordering::Relaxed);
             gate.open();
         });
