@@ -42,7 +42,7 @@ impl<'r> Gathering<'r> {
     /// mapping is paid per handle. Runs with the largest free fraction are remapped first.
     fn least(runs: &'r [Run], bytes: u64, lacking: u64) -> Option<Self> {
         let part = |run: &Run| run.free as f64 / run.bytes().max(1) as f64;
-        let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free > 0).collect();
+        let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free != 0).collect();
         order.sort_by(|a, b| part(b).total_cmp(&part(a)).then(a.start.cmp(&b.start)));
         let mut homes: Vec<&Run> = runs.iter().filter(|run| run.gap > lacking).collect();
         // Homes with the most free bytes come first, since the limit may leave the others

@@ -108,8 +108,8 @@ fn packed(m: &Move) -> Result<[u64; 2]> {
     }
     let low = units & ((1 << UNIT_LOW_BITS) - 1);
     Ok([
-        src | low << ADDR_BITS,
-        dst | (units >> UNIT_LOW_BITS) << ADDR_BITS,
+        src + (low << ADDR_BITS),
+        dst + (units >> UNIT_LOW_BITS << ADDR_BITS),
     ])
 }
 

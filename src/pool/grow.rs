@@ -69,9 +69,9 @@ impl Core {
     /// Bytes that new handles may have now.
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        let times = 1 + u64::from(seeded!("limit-counted-twice"));
-        let up = (granule - 1) * u64::from(seeded!("limit-rounded-up"));
-        let held = (self.reserved() + self.promised()) * times;
+        let times = if seeded!("limit-counted-twice") { 2 } else { 1 };
+        let up = granule.saturating_sub(1) * u64::from(seeded!("limit-rounded-up"));
+        let held = (self.reserved() + self.promised()).saturating_mul(times);
         // The driver would be asked for handle after handle until it has none.
         let most = self.limit().min(self.arena.site().device_bytes());
         most.saturating_add(up).saturating_sub(held) / granule * granule

@@ -74,10 +74,10 @@ fn holes(of: &Stretches, blocks: &[Block]) -> usize {
         let to = from + blocks[from..].partition_point(|b| b.addr < stretch.end);
         let mut end = stretch.begin;
         for block in &blocks[from..to] {
-            holes += usize::from(block.addr > end);
+            holes += usize::from(block.addr != end);
             end = block.addr + block.bytes;
         }
-        holes += usize::from(stretch.end > end);
+        holes += usize::from(stretch.end != end);
         from = to;
     }
     holes

@@ -95,7 +95,7 @@ impl Pages {
     /// may use the buffer meanwhile.
     fn ask(&self, wait: bool) {
         let state = lock(&self.state);
-        let some = state.used < state.frames.len();
+        let some = state.used != state.frames.len();
         let awaited = some.then(|| state.awaited.clone());
         drop(state);
         let mut each = awaited.iter().flatten();
@@ -246,7 +246,7 @@ impl Shared {
         pages.ask(wait);
         let mut state = lock(&pages.state);
         let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
-        let some = state.used < state.frames.len();
+        let some = state.used != state.frames.len();
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return 0;
         }

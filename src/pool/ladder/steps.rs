@@ -183,7 +183,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 /// cheapest placement do not suffice, releases all, provided that they and new ones suffice for the request.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
-    let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
+    let job = plan.filter(|plan| plan.lacking != 0).and_then(|plan| {
         let bytes = plan.lacking + total(&plan.idle);
         let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
         beside.or_else(|| {
