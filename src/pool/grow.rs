@@ -169,7 +169,7 @@ impl Core {
             lean,
             moving,
             to_create,
-            largest: self.largest_handle(to_create, to_create),
+            largest: self.largest_handle(to_create),
             site: self.arena.site().clone(),
             cleared: 0,
             moved: 0,
@@ -316,7 +316,7 @@ impl Core {
     pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
         self.unmap_kept(from, to)?;
         let (bytes, mut made) = (to - from, Vec::new());
-        let largest = self.largest_handle(bytes, bytes);
+        let largest = self.largest_handle(bytes);
         let done = make_handles(self.arena.site(), (from, bytes), largest, &mut made);
         let refused = self.book_made(made);
         done.and(refused.map_or(Ok(()), Err))
@@ -337,16 +337,16 @@ impl Core {
         Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }
 
-    /// Most bytes of a new handle. Adaptive: a part of the pool, or of the block if that is more. So the number of
-    /// handles, which sets the cost of growing and remapping, stays in the low thousands.
-    pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
-        let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
+    /// Most bytes of a new handle for `bytes`. Adaptive: a part of the pool, or of these bytes if that is more. So the
+    /// number of handles, which sets the cost of growing and remapping, stays in the low thousands.
+    pub(super) fn largest_handle(&self, bytes: u64) -> u64 {
+        let of_pool = self.in_arena().saturating_add(bytes) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),
-            HandleSize::UpTo(bytes) => bytes,
+            HandleSize::UpTo(most) => most,
             HandleSize::Adaptive => of_pool
-                .max(self.least_handle(left))
-                .max(stretch / HANDLES_A_STRETCH)
+                .max(self.least_handle(bytes))
+                .max(bytes / HANDLES_A_STRETCH)
                 .min(LARGEST_HANDLE),
         }
     }

@@ -36,36 +36,33 @@ fn power(most: u64, granule: u64) -> u64 {
         .unwrap_or(granule)
 }
 
-fn of(core: &Core, granules: u64, stretch: u64) -> u64 {
+fn of(core: &Core, granules: u64) -> u64 {
     let granule = core.arena.granule();
-    let left = granules * granule;
-    let largest = core.largest_handle(left, stretch * granule);
-    piece(left, largest, granule)
+    let bytes = granules * granule;
+    piece(bytes, core.largest_handle(bytes), granule)
 }
 
 #[test]
 fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
     for granules in [0, 3, 40] {
         let reserved = |core: &Core| core.arena.reserved();
-        for left in [1, 2, 3, 7, 8, 31, 100, 5000, 70_000] {
+        for left in [1, 2, 3, 7, 8, 31, 100, 5000, 70_000, 1 << 20] {
             let one = core(PoolConfig::default().handles(HandleSize::Granule), 0).core;
             let granule = one.arena.granule();
-            assert_eq!(of(&one, left, left), granule);
+            assert_eq!(of(&one, left), granule);
             for most in [1, granule, 3 * granule, 64 * granule] {
                 let config = PoolConfig::default().handles(HandleSize::UpTo(most));
                 let core = core(config, 0).core;
                 let said = power(most.min(left * granule), granule);
-                assert_eq!(of(&core, left, left), said, "{left} up to {most}");
+                assert_eq!(of(&core, left), said, "{left} up to {most}");
             }
             let core = core(PoolConfig::default(), granules).core;
             assert_eq!(reserved(&core), granules * granule);
-            for stretch in [left, 2 * left, 300 * left] {
-                let of_pool = (granules + left) * granule / HANDLES_AIMED_AT;
-                let of_block = stretch * granule / HANDLES_A_STRETCH;
-                let most = of_pool.max(of_block).min(LARGEST_HANDLE);
-                let said = power(most.min(left * granule), granule);
-                assert_eq!(of(&core, left, stretch), said, "{left} of {stretch}");
-            }
+            let of_pool = (granules + left) * granule / HANDLES_AIMED_AT;
+            let of_block = left * granule / HANDLES_A_STRETCH;
+            let most = of_pool.max(of_block).min(LARGEST_HANDLE);
+            let said = power(most.min(left * granule), granule);
+            assert_eq!(of(&core, left), said, "{left}");
         }
     }
 }
@@ -81,19 +78,19 @@ fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_i
     let mut core = core(PoolConfig::default(), 0).core;
     let granule = core.arena.granule();
     let bytes = DEVICE_PART * SPARE_HANDLES * 16 * granule;
-    let handle = |core: &Core, left| of(core, left, left) / granule;
+    let handle = |core: &Core, left| of(core, left) / granule;
     assert_eq!(handle(&core, 30), 1);
     core.pace = on_gpu(bytes);
     core.config.limit = None;
     assert_eq!([3, 30, 6000].map(|left| handle(&core, left)), [2, 16, 64]);
-    let small = core.largest_handle(granule, granule);
+    let small = core.largest_handle(granule);
     assert_eq!(small, 16 * granule);
     core.config.handles = HandleSize::UpTo(2 * granule);
     assert_eq!(handle(&core, 30), 2);
     core.config.handles = HandleSize::Adaptive;
     core.config.limit = Some(bytes / 2);
     assert_eq!(handle(&core, 30), 8);
-    assert_eq!(core.largest_handle(64 * 64 * granule, 0), 8 * granule);
+    assert_eq!(core.least_handle(64 * 64 * granule), 8 * granule);
     core.config.soft_limit = Some(bytes / 8);
     assert_eq!(handle(&core, 30), 2);
 }

@@ -177,7 +177,7 @@ impl Core {
         }
         self.under_way.to_create += bytes;
         self.under_way.jobs += 1;
-        Some(self.largest_handle(bytes, bytes))
+        Some(self.largest_handle(bytes))
     }
 }
 
