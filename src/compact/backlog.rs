@@ -58,3 +58,33 @@ impl Backlog {
         (*tick > timeline.done()).then(|| Arc::clone(event))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn callers_wait_for_the_record_before_the_last_and_for_none_that_is_done() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let (open, gate) = mpsc::channel::<()>();
+        let closed = Box::new(move || _ = gate.recv());
+        device.backend().host_call(stream.raw(), closed).unwrap();
+        let mut backlog = Backlog::new(&device).unwrap();
+        let mut behind = |launches| {
+            (0..launches).for_each(|_| backlog.add_launch());
+            backlog.record_to_wait_for(&stream)
+        };
+        for launches in [BETWEEN - 1, 1, BETWEEN - 1] {
+            assert!(behind(launches).is_none());
+        }
+        let first = behind(1).unwrap();
+        // It is not made again before it is done.
+        assert!(Arc::ptr_eq(&first, &behind(3 * BETWEEN).unwrap()));
+        drop(open);
+        stream.synchronize().unwrap();
+        assert!(behind(0).is_none());
+    }
+}
