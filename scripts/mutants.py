@@ -53,6 +53,7 @@ MORE = [
     ("fuzz", "", {}),
     ("state_machine", "", {"WARPOOL_CASES": "60"}),
     ("errors", "every_call:: growing_calls:: pool_calls:: sleeping_calls::", {}),
+    ("typed_order", "host::a_buffer_of_a_graph", {}),
     ("lib", "cuda::faults --skip every_call_of_the_drivers_table", {}),
 ]
 # A suite that takes so many times as long as without a mutant, and no less than so many seconds, is
