@@ -7,7 +7,7 @@
 //! pageable memory: 964 of 4 KiB, 62 of 64 KiB. Records, waits and host calls had no limit, but a host call or a new event
 //! of any thread waits while one thread is kept (`benches/probes/stream_room.cu`).
 //!
-//! A step moves no more than its tables have room for, so only a block or a cycle of more than 100 GiB may be kept.
+//! A step moves no more than its tables have room for, so only a block or a cycle of more than 64 GiB may be kept.
 
 use std::sync::Arc;
 
