@@ -155,6 +155,7 @@ view! {
     /// assert_eq!((low.len(), high.slice(1..)?.download(&stream)?), (1, vec![3, 4]));
     /// # Ok::<(), warpool::Error>(())
     /// ```
+    #[derive(Clone, Copy)]
     View, &'a [T], false,
     "- The range is device memory of the device it will be used on, readable in stream order."
 }
@@ -176,14 +177,6 @@ view! {
     ViewMut, &'a mut [T], true,
     "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
 }
-
-impl<T> Clone for View<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for View<'_, T> {}
 
 /// The same elements for a shorter time.
 impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
