@@ -96,17 +96,13 @@ impl Snapshot {
     /// Bytes of the largest hole if the movable blocks between fixed blocks were moved together.
     #[must_use]
     pub fn after_compaction(&self) -> u64 {
-        let (mut largest, mut run, mut end) = (0, 0, 0);
-        for piece in &self.pieces {
-            let is_hole = piece.state == PieceState::Hole;
-            if piece.addr != end || !(is_hole || piece.movable) {
-                run = 0;
-            }
-            run += if is_hole { piece.bytes } else { 0 };
-            end = piece.addr + piece.bytes;
-            largest = largest.max(run);
-        }
-        largest
+        let is_hole = |piece: &&Piece| piece.state == PieceState::Hole;
+        let gives_way = |piece: &Piece| piece.movable || is_hole(&piece);
+        let runs = self.pieces.chunk_by(|below, above| {
+            below.addr + below.bytes == above.addr && gives_way(below) && gives_way(above)
+        });
+        let free = |run: &[Piece]| run.iter().filter(is_hole).map(|it| it.bytes).sum();
+        runs.map(free).max().unwrap_or(0)
     }
 
     /// The snapshot as JSON: `{"reserved": .., "grown": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
