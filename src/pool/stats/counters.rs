@@ -284,10 +284,6 @@ impl Gauges {
     pub(crate) fn bytes(&self) -> [u64; 3] {
         self.live().map(|Sums([bytes])| bytes)
     }
-
-    pub(super) fn figures(&self) -> [Counter; 3] {
-        self.counters().map(|[bytes]| bytes)
-    }
 }
 
 impl Counter {

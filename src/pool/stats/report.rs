@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::{Gauges, Totals, class};
+use super::counters::{Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::{lock, stream_words};
 use crate::error::Bytes;
@@ -94,21 +94,19 @@ impl Books {
     pub(crate) fn end(&mut self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let uid = lane.stream.timeline.uid;
         let entry = self.streams.get_mut(&uid)?;
-        let at = (entry.lanes.iter()).position(|it| std::ptr::eq(Arc::as_ptr(it), lane))?;
         let counted = entry.is_counted();
         entry.past.merge(&totals(lane));
-        let lane = entry.lanes.swap_remove(at);
-        if entry.lanes.is_empty() {
-            let mut past = entry.past;
+        let is_it = |it: &mut Arc<Lane>| std::ptr::eq(Arc::as_ptr(it), lane);
+        self.gone.extend(entry.lanes.extract_if(.., is_it));
+        if entry.lanes.is_empty()
+            && let Some(Served { mut past, .. }) = self.streams.remove(&uid)
+            && counted
+        {
             if seeded!("peaks-go-with-their-stream") {
                 past.peaks = Default::default();
             }
-            self.streams.remove(&uid);
-            if counted {
-                self.past.merge(&past);
-            }
+            self.past.merge(&past);
         }
-        self.gone.push(lane);
         // A thread with a block of a closed pool may have remembered any of its lanes.
         let unknown = !self.closed || self.streams.is_empty();
         unknown.then(|| std::mem::take(&mut self.gone))
@@ -164,7 +162,8 @@ impl Pool {
         let mut core = shared.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
-        let [active, mut reserved, inactive_split] = gauges.map(Gauges::figures);
+        let figures = gauges.map(|gauge| gauge.counters().map(|[bytes]| bytes));
+        let [active, mut reserved, inactive_split] = figures;
         let (created, released) = core.arena.flow();
         reserved[2] = Counter::new(created, released, core.peak_reserved);
         let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
@@ -198,7 +197,7 @@ impl Pool {
             graphs,
             grown: core.grown(),
             sleeping: core.arena.asleep(),
-            spilled: lock(&shared.spilled).figures()[2],
+            spilled: lock(&shared.spilled).counters()[2][0],
             overhead: shared.overhead.bytes(),
             retries: shared.retries.load(Ordering::Relaxed),
             failures: steps.out_of_memory,
