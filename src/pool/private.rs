@@ -194,10 +194,7 @@ impl Lane {
             drop(parts);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
-            let roomy = match bytes < GRAPH_SEGMENT {
-                true => gate.try_alloc(GRAPH_SEGMENT)?,
-                false => None,
-            };
+            let roomy = gate.try_alloc(bytes.max(GRAPH_SEGMENT))?;
             let segment = roomy.map_or_else(|| gate.alloc(bytes), Ok)?;
             lock(&private.parts).add(segment);
         }
