@@ -29,14 +29,13 @@ const PARTS: u64 = 16;
 /// Most bytes of a part, unless one handle has more: two or three milliseconds of the bus, or sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Frames in address order, and the live ranges in them.
+/// Frames in address order.
 #[derive(Default)]
 struct Part {
     frames: Vec<FrameId>,
     bytes: u64,
     start: Addr,
     end: Addr,
-    ranges: Ranges,
 }
 
 impl Sleeping {
@@ -46,14 +45,14 @@ impl Sleeping {
     }
 }
 
-/// The parts of `ranges` between two addresses.
-fn clip(ranges: &Ranges, from: Addr, to: Addr) -> Ranges {
-    let first = ranges.partition_point(|(start, bytes)| start + bytes <= from);
-    let part = |&(start, bytes): &(Addr, u64)| {
-        let (start, end) = (start.max(from), (start + bytes).min(to));
+/// What lies of `ranges` in `part`.
+fn clip(ranges: &Ranges, part: &Part) -> Ranges {
+    let first = ranges.partition_point(|(start, bytes)| start + bytes <= part.start);
+    let within = |&(start, bytes): &(Addr, u64)| {
+        let (start, end) = (start.max(part.start), (start + bytes).min(part.end));
         (start < end).then(|| (start, end - start))
     };
-    ranges[first..].iter().map_while(part).collect()
+    ranges[first..].iter().map_while(within).collect()
 }
 
 impl Core {
@@ -69,16 +68,14 @@ impl Core {
     /// Turns sleeping frames without blocks into gaps.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
-        let holes: Vec<_> = self.extents.holes_from(self.granule()).collect();
-        for hole in holes {
-            let idle = self.idle_in(hole).filter(|it| !it.frame.awake);
-            let idle: Vec<IdleFrame> = idle.collect();
-            // From the last on: the rest of the hole, below, keeps its id.
-            for IdleFrame { id, frame, .. } in idle.into_iter().rev() {
-                let gone = self.extents.retire(hole, frame.start, frame.end());
-                self.arena.forget_asleep(id);
-                self.extents.retired(gone);
-            }
+        let holes = self.extents.holes_from(self.granule());
+        let idle = holes.flat_map(|hole| self.idle_in(hole));
+        let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();
+        // From the last on: the rest of the hole, below, keeps its id.
+        for IdleFrame { hole, id, frame } in idle.into_iter().rev() {
+            let gone = self.extents.retire(hole, frame.start, frame.end());
+            self.arena.forget_asleep(id);
+            self.extents.retired(gone);
         }
     }
 }
@@ -214,7 +211,8 @@ impl Shared {
         ranges
     }
 
-    fn sleeping_parts(&self, end: Addr) -> Vec<Part> {
+    /// The frames up to `end`, in parts, and what is live in them.
+    fn sleeping_parts(&self, end: Addr) -> (Vec<Part>, Ranges) {
         let live = self.live_ranges();
         let core = self.core.lock();
         let within = |start| core.arena.frame_at(start).is_some();
@@ -238,31 +236,26 @@ impl Shared {
                 (part.bytes, part.end) = (part.bytes + frame.bytes, start + frame.bytes);
             }
         }
-        for part in &mut parts {
-            part.ranges = clip(&live, part.start, part.end);
-        }
-        parts
+        (parts, live)
     }
 
     /// Saves the contents and unmaps all frames, each part while the next is copied. Stops at the first failure.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
-        let parts = self.sleeping_parts(Addr::MAX);
-        let mut copied = None;
-        for next in parts.iter().map(Some).chain([None]) {
-            let before = copied.take();
-            if let Some(next) = next {
-                (sleeping.copies)(&sleeping.stream, Way::ToHost, &next.ranges)?;
-                let event = self.device.event()?;
-                event.record(&sleeping.stream)?;
-                copied = Some((next, event));
+        let (parts, live) = self.sleeping_parts(Addr::MAX);
+        let mut each = parts.iter().map(|part| {
+            (sleeping.copies)(&sleeping.stream, Way::ToHost, &clip(&live, part))?;
+            let event = self.device.event()?;
+            event.record(&sleeping.stream)?;
+            Ok((part, event))
+        });
+        let mut next = each.next().transpose()?;
+        while let Some((part, event)) = next {
+            next = each.next().transpose()?;
+            if !seeded!("taken-down-under-its-copies") {
+                event.synchronize()?;
             }
-            if let Some((part, event)) = before {
-                if !seeded!("taken-down-under-its-copies") {
-                    event.synchronize()?;
-                }
-                sleeping.end = sleeping.end.max(part.end);
-                self.take_down(part)?;
-            }
+            sleeping.end = part.end;
+            self.take_down(part)?;
         }
         Ok(())
     }
@@ -288,10 +281,10 @@ impl Shared {
             return Err(self.out_of_memory(lacking));
         }
         let all = Addr::MAX * u64::from(seeded!("what-stayed-awake-is-restored"));
-        let parts = self.sleeping_parts(sleeping.end.max(all));
+        let (parts, live) = self.sleeping_parts(sleeping.end.max(all));
         let made = parts.iter().try_for_each(|part| {
             self.make_again(part)?;
-            (sleeping.copies)(&sleeping.stream, Way::ToDevice, &part.ranges)
+            (sleeping.copies)(&sleeping.stream, Way::ToDevice, &clip(&live, part))
         });
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
