@@ -1,8 +1,4 @@
-//! Buffers that grow and shrink in place.
-//!
-//! A growing buffer reserves addresses for the most it may ever hold, beside the pool's range, and maps memory there
-//! as it grows (`pages`). This memory counts with the pool's, and the pool releases idle memory for it. Memory that
-//! it no longer needs is unmapped once its uses are done; the host waits only if memory is short, or in a trim.
+//! Buffers that grow and shrink in place; `pages` has their memory.
 
 mod pages;
 

@@ -1,6 +1,7 @@
-//! The memory of growing buffers: a range of addresses, and handles mapped there one behind the other, frames of the
-//! pool's arena. The last ones may be unused: they are released once their work is done, or used again if the buffer
-//! grows before. The driver is called under the lock of a buffer's pages, the pool's is taken within that.
+//! The memory of growing buffers: a range of addresses beside the pool's, and handles mapped there one behind the
+//! other, frames of the pool's arena. The last ones may be unused: they are released once their work is done, or used
+//! again if the buffer grows before. The host waits for that only if memory is short, or in a trim. The driver is
+//! called under the lock of a buffer's pages, the pool's is taken within that.
 //!
 //! Their bytes count with the pool's. New bytes are promised under the pool's lock, like those of a mapping (`job`),
 //! and booked after the driver's answer. If the limit or the device lacks room, the pool releases idle memory: first
