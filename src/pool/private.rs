@@ -90,20 +90,15 @@ impl Segments {
     /// Frees the end of each segment that was never allocated.
     fn trim(&mut self) {
         for segment in self.segments.values_mut() {
-            let start = segment.block.addr();
-            let end = start + segment.block.capacity();
-            let last = segment.free.last_entry();
-            let Some(last) = last.filter(|it| *it.key() + *it.get() == end) else {
-                continue;
-            };
-            let at = *last.key();
-            let high = segment.high * u64::from(!seeded!("trimmed-to-the-last-live-part"));
-            let keep = high.max(at);
-            if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
-                last.remove();
-                if keep > at {
-                    segment.free.insert(at, keep - at);
-                }
+            let (start, bytes) = (segment.block.addr(), segment.block.capacity());
+            let to_live = seeded!("trimmed-to-the-last-live-part");
+            let last = segment.free.keys().last().filter(|_| to_live);
+            let end = *last.unwrap_or(&segment.high);
+            let keep = end - start;
+            if (1..bytes).contains(&keep) && segment.block.shrink(keep).is_ok() {
+                // It was the end of the last free part.
+                let rest = segment.free.pop_last().filter(|(at, _)| *at < end);
+                segment.free.extend(rest.map(|(at, _)| (at, end - at)));
             }
         }
     }
