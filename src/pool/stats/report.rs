@@ -53,25 +53,20 @@ impl Served {
 impl Books {
     /// Reads all counts and notes the joint peaks.
     ///
-    /// It reads all frees after all allocations: blocks handed over meanwhile make live bytes too low, never too
-    /// high.
+    /// It reads all frees again after all allocations: blocks handed over meanwhile make live bytes too low, never
+    /// too high.
     fn read(&mut self) -> Totals<3> {
         for entry in self.streams.values_mut() {
             entry.now = entry.past;
             for lane in &entry.lanes {
-                entry.now.merge(&Totals {
-                    allocated: totals(lane).allocated,
-                    ..Totals::default()
-                });
+                entry.now.merge(&totals(lane));
             }
         }
         let mut all = self.past;
         for entry in self.streams.values_mut() {
-            for lane in &entry.lanes {
-                entry.now.merge(&Totals {
-                    allocated: Default::default(),
-                    ..totals(lane)
-                });
+            entry.now.freed = entry.past.freed;
+            for freed in entry.lanes.iter().map(|lane| totals(lane).freed) {
+                entry.now.freed = [0, 1].map(|of| entry.now.freed[of] + freed[of]);
             }
             entry.now.note_peak();
             entry.past.peaks = entry.now.peaks;
