@@ -199,11 +199,11 @@ figures! {
 // The slow steps: the figure that counts each, and its `tracing` event. A subscriber may allocate. So a step, which
 // runs under the pool's lock, leaves a note, and the thread sends the events once it has released the lock.
 macro_rules! steps {
-    ($($(#[$doc:meta])* $step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
+    ($($step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
         /// A slow step, with the bytes asked for, mapped, made, moved or released.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Told {
-            $($(#[$doc])* $step(u64)),+
+            $($step(u64)),+
         }
 
         impl Told {
@@ -239,7 +239,6 @@ steps! {
     Grow counts grow, DEBUG "handle created";
     Relieved counts relieved, INFO "relieved";
     OutOfMemory counts out_of_memory, WARN "out of memory";
-    /// By a step of compaction.
     Moved, DEBUG "blocks moved";
     Trimmed, DEBUG "trimmed";
 }
