@@ -25,11 +25,6 @@ impl Epoch {
     pub(crate) fn is_own(self, stream: StreamIndex) -> bool {
         self.stream == stream || self.stream == FRESH
     }
-
-    /// The later of two epochs of one stream; `None` for two streams, as neither epoch covers the other.
-    pub(crate) fn joined(self, other: Self) -> Option<Self> {
-        (self.stream == other.stream).then(|| Self::new(self.stream, self.tick.max(other.tick)))
-    }
 }
 
 #[cfg(test)]

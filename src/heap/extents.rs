@@ -236,16 +236,20 @@ impl Extents {
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole.
     #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
-        let Extent {
-            start, bytes: all, ..
-        } = *self.get(id);
-        self.unfile(id);
         let short = UNIT * u64::from(seeded!("hole-cut-a-unit-short"));
-        if all > bytes {
-            let rest = self.cut(id, start + bytes - short);
+        let end = self.get(id).start + bytes - short;
+        self.unfile(id);
+        self.file_above(id, end);
+        self.mark_taken(id, slot);
+    }
+
+    /// Cuts an extent that is not filed off at `end`, and files what lies above.
+    #[inline(always)]
+    fn file_above(&mut self, id: Id, end: u64) {
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
             self.file(rest);
         }
-        self.mark_taken(id, slot);
     }
 
     #[inline(always)]
@@ -336,15 +340,6 @@ impl Extents {
         self.file(id);
     }
 
-    /// Cuts the hole `id` in two holes at offset `at` inside it; returns the upper.
-    fn split_hole(&mut self, id: Id, at: u64) -> Id {
-        self.unfile(id);
-        let upper = self.cut(id, at);
-        self.file(id);
-        self.file(upper);
-        upper
-    }
-
     /// Turns [`start`, `start + bytes`) into one block of `slot` and returns it. Consecutive holes from `id` on cover
     /// it, and `slot`'s stream runs behind all of them. What is left on either side stays a hole.
     pub(crate) fn take_window(
@@ -355,21 +350,18 @@ impl Extents {
         slot: StreamIndex,
     ) -> Id {
         let end = start + bytes;
-        if self.get(id).start < start {
-            id = self.split_hole(id, start);
-        }
         self.unfile(id);
+        if self.get(id).start < start {
+            let upper = self.cut(id, start);
+            self.file(id);
+            id = upper;
+        }
+        self.file_above(id, end);
         while self.get(id).end() < end {
             let next = self.get(id).next;
-            if self.get(next).end() > end {
-                self.split_hole(next, end);
-            }
             self.unfile(next);
+            self.file_above(next, end);
             self.join(id);
-        }
-        if self.get(id).end() > end {
-            let rest = self.cut(id, end);
-            self.file(rest);
         }
         self.mark_taken(id, slot);
         id
@@ -410,17 +402,14 @@ impl Extents {
 
     /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.
     pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
-        let epoch = self.get(id).epoch();
-        let id = self.take_window(id, start, end - start, epoch.stream);
-        self.vacate(id, epoch);
+        let id = self.take_window(id, start, end - start, self.get(id).slot);
+        self.vacate(id);
         id
     }
 
-    /// Turns the block `id`, whose memory is mapped elsewhere by now, into a stale extent behind `epoch`.
-    pub(crate) fn vacate(&mut self, id: Id, epoch: Epoch) {
-        let extent = self.get_mut(id);
-        extent.state = State::Stale;
-        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+    /// Turns the held extent `id`, whose memory is mapped elsewhere by now, into a stale one with its history.
+    pub(crate) fn vacate(&mut self, id: Id) {
+        self.get_mut(id).state = State::Stale;
         self.taken -= self.get(id).bytes;
         self.changes += 1;
     }

@@ -262,7 +262,7 @@ impl Core {
             true => self.arena.settle(at.id, moving.to),
             false => self.arena.remapped(at.id, moving.to),
         }
-        self.extents.vacate(held, history);
+        self.extents.vacate(held);
         self.retiring.push_back(held);
         self.count(Told::Steal(bytes));
         let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");

@@ -165,16 +165,12 @@ impl Core {
 
     /// Frees an empty slab, if one epoch covers it.
     pub(super) fn release_slab(&mut self, id: Id) {
-        let mut pending: Option<Epoch> = None;
-        let histories = self.slabs.get(id).epochs();
-        for history in histories.filter(|&it| !is_done(&self.streams, it)) {
-            let joined = pending.unwrap_or(history).joined(history);
-            if joined.is_none() && !seeded!("slab-forgets-one-stream") {
-                return;
-            }
-            pending = joined.or(pending);
+        let pending = || (self.slabs.get(id).epochs()).filter(|&it| !is_done(&self.streams, it));
+        let last = pending().max_by_key(|it| it.tick);
+        let Epoch { stream, tick } = last.unwrap_or(Epoch::PAST);
+        if pending().any(|it| it.stream != stream) && !seeded!("slab-forgets-one-stream") {
+            return;
         }
-        let Epoch { stream, tick } = pending.unwrap_or(Epoch::PAST);
         let extent = self.slabs.remove(id);
         self.give(extent, stream, tick);
     }

@@ -15,7 +15,7 @@ use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::Phys;
 use crate::error::Result;
 use crate::heap::placement::Placement;
-use crate::heap::{Epoch, Extent, Id, NONE};
+use crate::heap::{Extent, Id, NONE};
 use crate::seeded::seeded;
 
 enum What {
@@ -110,7 +110,7 @@ impl Core {
                     gone.insert(self.arena.frame(frame).handle);
                     self.under_way.held -= self.extents.get(held).bytes;
                     self.arena.frame_gone(frame, released);
-                    self.extents.vacate(held, Epoch::PAST);
+                    self.extents.vacate(held);
                     self.extents.retired(held);
                 }
                 What::Old(id) if stays => self.retiring.push_back(id),
