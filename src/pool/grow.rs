@@ -16,7 +16,6 @@ use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 struct Moving {
-    held: Id,
     at: IdleFrame,
     to: u64,
     /// A kept mapping is there already.
@@ -136,9 +135,8 @@ impl Core {
         let (from, to) = (placement.map_from, placement.map_to());
         let to_create = placement.to_map - total(idle);
         let (mut moving, mut place) = (Vec::new(), from);
-        for (held, at) in self.hold_frames(idle) {
+        for at in self.hold_frames(idle) {
             moving.push(Moving {
-                held,
                 at,
                 to: place,
                 stands: false,
@@ -154,7 +152,7 @@ impl Core {
         let above = self.extents.get(reserved).next;
         lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| self.extents.get(it.held).epoch());
+        let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch());
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
         let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch()));
         self.under_way.jobs += 1;
@@ -224,8 +222,8 @@ impl Core {
             return Ok(self.take_mapped(&mapping, lowest));
         };
         let rest = mapping.moving[mapping.moved..].iter();
-        for held in rest.map(|it| &it.held).chain(&mapping.lean) {
-            self.let_go(*held);
+        for &held in rest.map(|it| &it.at.hole).chain(&mapping.lean) {
+            self.let_go(held);
         }
         if !error.is_device_exhausted() {
             return Err(error);
@@ -255,15 +253,15 @@ impl Core {
 
     /// Books an idle handle as free memory where it is mapped now, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
-        let &Moving { held, at, .. } = moving;
-        let (bytes, history) = (at.frame.bytes, self.extents.get(held).epoch());
+        let IdleFrame { hole, id, frame } = moving.at;
+        let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch());
         self.under_way.held -= bytes;
         match moving.stands {
-            true => self.arena.settle(at.id, moving.to),
-            false => self.arena.remapped(at.id, moving.to),
+            true => self.arena.settle(id, moving.to),
+            false => self.arena.remapped(id, moving.to),
         }
-        self.extents.vacate(held);
-        self.retiring.push_back(held);
+        self.extents.vacate(hole);
+        self.retiring.push_back(hole);
         self.count(Told::Steal(bytes));
         let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };

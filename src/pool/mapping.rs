@@ -12,6 +12,7 @@ use crate::seeded::seeded;
 /// A frame that lies wholly inside a hole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleFrame {
+    /// The hole, or the part of it that a job holds.
     pub(super) hole: Id,
     pub(super) id: FrameId,
     pub(super) frame: Frame,
@@ -74,18 +75,15 @@ impl Core {
         placement: Placement,
         usable: impl Fn(&Extent) -> bool,
     ) -> (Placement, Vec<IdleFrame>) {
-        let mut frames = self.idle(Some(&placement), placement.to_map, &usable);
+        let (mut frames, rest) = first(self.idle(Some(&placement), usable), placement.to_map);
         let lacking = placement.to_map - total(&frames);
-        if lacking == 0 || placement.spare == 0 {
-            return (placement, frames);
-        }
-        let most = lacking + placement.spare;
-        let all = self.idle(Some(&placement), u64::MAX, &usable);
-        let fits = |it: &IdleFrame| {
-            (lacking..=most).contains(&it.frame.bytes)
-                && frames.iter().all(|taken| taken.id != it.id)
-        };
-        let Some(large) = (all.into_iter().filter(fits)).min_by_key(|it| it.frame.bytes) else {
+        let sizes = lacking..=lacking + placement.spare;
+        let fits = |it: &IdleFrame| lacking > 0 && sizes.contains(&it.frame.bytes);
+        let Some(large) = rest
+            .into_iter()
+            .filter(fits)
+            .min_by_key(|it| it.frame.bytes)
+        else {
             return (placement, frames);
         };
         frames.push(large);
@@ -93,17 +91,16 @@ impl Core {
         (placement.widened(large.frame.bytes - lacking), frames)
     }
 
-    /// Frames of `usable` holes outside `placement`, as many as fit into `left` bytes; frames of one hole ascend.
+    /// Frames of `usable` holes outside `placement`; those of one hole ascend.
     ///
     /// Holes that consist of whole frames come first: other holes leave parts of frames, which fit few requests.
     /// Then small holes come before large ones, which large requests need.
     pub(super) fn idle(
         &self,
         placement: Option<&Placement>,
-        mut left: u64,
         usable: impl Fn(&Extent) -> bool,
     ) -> Vec<IdleFrame> {
-        if self.asleep || left == 0 {
+        if self.asleep {
             return Vec::new();
         }
         let holes = self.extents.holes_from(self.granule());
@@ -112,22 +109,10 @@ impl Core {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
             (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)
         });
-        let mut frames = Vec::new();
-        for id in holes {
-            if left == 0 {
-                break;
-            }
-            // The part of a hole outside the placement counts too.
-            for idle in self.idle_in(id) {
-                let Frame { start, bytes, .. } = idle.frame;
-                let inside = placement.is_some_and(|it| it.touches(start, start + bytes));
-                if !inside && bytes <= left {
-                    left -= bytes;
-                    frames.push(idle);
-                }
-            }
-        }
-        frames
+        let frames = holes.into_iter().flat_map(|id| self.idle_in(id));
+        // The part of a hole outside the placement counts too.
+        let inside = |at: Frame| placement.is_some_and(|it| it.touches(at.start, at.end()));
+        frames.filter(|it| !inside(it.frame)).collect()
     }
 
     /// The idle frames of one hole, in address order.
@@ -155,16 +140,23 @@ impl Core {
     }
 
     /// Holds idle frames; those of one hole ascend.
-    pub(super) fn hold_frames(&mut self, idle: &[IdleFrame]) -> Vec<(Id, IdleFrame)> {
+    pub(super) fn hold_frames(&mut self, idle: &[IdleFrame]) -> Vec<IdleFrame> {
+        let mut held = idle.to_vec();
         // From the last on: the rest of the hole, below, keeps its id.
-        let each = idle.iter().rev().map(|&it| {
-            let Frame { start, bytes, .. } = it.frame;
-            (self.hold(it.hole, start, bytes), it)
-        });
-        let mut held: Vec<_> = each.collect();
-        held.reverse();
+        for it in held.iter_mut().rev() {
+            it.hole = self.hold(it.hole, it.frame.start, it.frame.bytes);
+        }
         held
     }
+}
+
+/// As many of `idle`, in their order, as fit into `left` bytes, and the others.
+pub(super) fn first(idle: Vec<IdleFrame>, mut left: u64) -> (Vec<IdleFrame>, Vec<IdleFrame>) {
+    idle.into_iter().partition(|it| {
+        let fits = it.frame.bytes <= left;
+        left -= it.frame.bytes * u64::from(fits);
+        fits
+    })
 }
 
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::ask::{self, Ask, Questions};
 use super::core::{Core, is_done};
-use super::mapping::{IdleFrame, total};
+use super::mapping::{IdleFrame, first, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
@@ -72,7 +72,7 @@ impl Core {
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
         let (mut parts, mut epochs) = (Vec::new(), Vec::new());
-        let idle = (self.hold_frames(idle).into_iter()).map(|(held, it)| (held, Some(it)));
+        let idle = (self.hold_frames(idle).into_iter()).map(|it| (it.hole, Some(it)));
         let old = old.into_iter().chain(self.unkeep(kept));
         for (id, idle) in idle.chain(old.map(|id| (id, None))) {
             let extent = *self.extents.get(id);
@@ -163,7 +163,7 @@ impl Core {
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Release> {
         let excess = self.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
-        let idle = self.idle(None, excess, usable);
+        let (idle, _) = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
         self.begin_release(&idle, old.into_iter().flatten())
     }
@@ -179,7 +179,7 @@ impl Core {
     ) -> Option<Release> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let bytes = bytes + (self.reserved() + self.promised()).saturating_sub(self.limit());
-        let mut idle = self.idle(placement, u64::MAX, usable);
+        let mut idle = self.idle(placement, usable);
         let few = placement.is_some() && total(&idle) < bytes;
         if few || seeded!("idle-memory-kept-from-growing-buffers") {
             return None;

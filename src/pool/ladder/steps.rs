@@ -188,7 +188,7 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
         beside.or_else(|| {
             let room = if climb.terms.refused { 0 } else { core.room() };
-            let all = total(&core.idle(None, u64::MAX, |_| true)).saturating_add(room);
+            let all = total(&core.idle(None, |_| true)).saturating_add(room);
             (all >= climb.size.next_multiple_of(core.granule()))
                 .then(|| core.begin_trim(0, true))?
         })

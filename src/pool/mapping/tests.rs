@@ -79,16 +79,17 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
             at += granule;
         }
     }
-    let all = core.idle(None, u64::MAX, |_| true);
+    let all = core.idle(None, |_| true);
     let mut seen: Vec<u64> = all.iter().map(|it| it.frame.start).collect();
     seen.sort_unstable();
     assert_eq!(seen, said);
     assert!(all.iter().all(|it| it.frame.bytes == granule));
     assert_eq!(super::total(&all), said.len() as u64 * granule);
-    assert_eq!(core.idle(None, 2 * granule, |_| true).len(), 2);
-    assert_eq!(core.idle(None, 2 * granule - 1, |_| true).len(), 1);
-    assert!(core.idle(None, 0, |_| true).is_empty());
-    assert!(core.idle(None, u64::MAX, |_| false).is_empty());
+    for (bytes, count) in [(2 * granule, 2), (2 * granule - 1, 1), (0, 0)] {
+        let (frames, rest) = super::first(all.clone(), bytes);
+        assert_eq!((frames.len(), rest.len()), (count, all.len() - count));
+    }
+    assert!(core.idle(None, |_| false).is_empty());
 }
 
 /// Three handles with a block in the second, and what is beyond it freed by another stream; no more
@@ -284,7 +285,7 @@ fn holes_that_are_whole_handles_give_theirs_first_and_then_the_smallest() {
         made.block(at * granule / 2, bytes * granule / 2);
     }
     let first = |granules: u64| {
-        let idle = made.core.idle(None, granules * granule, |_| true);
+        let (idle, _) = super::first(made.core.idle(None, |_| true), granules * granule);
         let starts = idle.iter().map(|it| it.frame.start / granule);
         starts.collect::<Vec<_>>()
     };
