@@ -99,8 +99,6 @@ struct Climb<'a> {
     /// Bytes of the block to find: for a slot, those of a slab.
     size: u64,
     terms: Terms,
-    /// Bytes that the pool had released to the device when the device last refused memory.
-    given_back: u64,
     /// Memory may be moved first.
     may_move: bool,
     caches_looked_at: u32,
@@ -120,7 +118,6 @@ impl<'a> Climb<'a> {
             helped,
             size: bytes,
             terms: Terms::default(),
-            given_back: 0,
             may_move: helped && shared.attached.get().is_some(),
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
@@ -133,14 +130,7 @@ impl<'a> Climb<'a> {
         if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
-        self.look_for_given_back(core);
         self.terms.pending = core.config.reuse.device_wait;
-    }
-
-    /// The device would refuse memory again, unless the pool released some since. Without this, requests wait for
-    /// each other's failing attempts without end.
-    fn look_for_given_back(&mut self, core: &Core) {
-        self.terms.refused &= self.given_back == core.arena.flow().1;
     }
 
     fn stream(&self) -> StreamIndex {
@@ -246,15 +236,12 @@ impl Shared {
                     drop(core);
                     let outcome = job.run();
                     let mut core = self.core.lock();
-                    let grant = core.end(outcome)?;
-                    if is_mapping && grant.is_none() {
-                        climb.terms.refused = true;
-                        climb.given_back = core.arena.flow().1;
-                    }
-                    climb.look_for_given_back(&core);
-                    if let Some(block) = grant {
+                    if let Some(block) = core.end(outcome)? {
                         let grant = climb.cut(&mut core, block);
                         return climb.served(core, grant);
+                    }
+                    if is_mapping {
+                        climb.terms.refused = Some(core.arena.flow().1);
                     }
                     (core, then)
                 }
@@ -327,7 +314,7 @@ impl Shared {
         };
         climb.relieved |= helped;
         // A registered step may have released memory of another pool.
-        climb.terms.refused &= !helped;
+        climb.terms.refused.take_if(|_| helped);
         let then = if helped { Then::Restart } else { then };
         (self.core.lock(), then)
     }

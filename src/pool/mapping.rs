@@ -23,8 +23,8 @@ pub(super) struct IdleFrame {
 pub(super) struct Terms {
     /// Memory that other streams still use, behind a wait for them.
     pub(super) pending: bool,
-    /// The device has refused new memory.
-    pub(super) refused: bool,
+    /// Bytes that the pool had given back to the device when that last refused new memory.
+    pub(super) refused: Option<u64>,
 }
 
 pub(super) struct Plan {
@@ -50,11 +50,18 @@ impl Core {
         move |extent| pending || self.is_behind(stream, extent.epoch())
     }
 
+    /// Whether the device would refuse memory again, as the pool has given none back since. Without this, requests
+    /// wait for each other's failing attempts without end.
+    pub(super) fn is_refused(&self, terms: Terms) -> bool {
+        terms.refused == Some(self.arena.flow().1)
+    }
+
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let usable = self.usable(stream, terms.pending);
         let placement = cheapest(&self.extents, bytes, self.granule(), &usable)?;
-        let room = if terms.refused { 0 } else { self.room() };
+        let refused = self.is_refused(terms);
+        let room = if refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
         let (placement, idle) = match remaps {
             true => self.idle_for(placement, usable),

@@ -19,7 +19,7 @@ use crate::pool::{Block, Pool, PoolConfig};
 
 const TERMS: Terms = Terms {
     pending: true,
-    refused: false,
+    refused: None,
 };
 
 fn begin(made: &mut Made, bytes: u64) -> Option<Job> {

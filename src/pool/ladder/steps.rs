@@ -35,7 +35,7 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Maps new memory, as [`Core::begin_overlapping`] says.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    if climb.terms.refused {
+    if core.is_refused(climb.terms) {
         return NEXT;
     }
     let lane = climb.lane;
@@ -136,7 +136,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         return Turn::Moves(steals);
     }
     // If the device has no memory, there may still be idle handles.
-    let then = match climb.terms.refused {
+    let then = match core.is_refused(climb.terms) {
         true => Then::Next,
         false => Then::Again,
     };
@@ -187,7 +187,8 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         let bytes = plan.lacking + total(&plan.idle);
         let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
         beside.or_else(|| {
-            let room = if climb.terms.refused { 0 } else { core.room() };
+            let refused = core.is_refused(climb.terms);
+            let room = if refused { 0 } else { core.room() };
             let all = total(&core.idle(None, |_| true)).saturating_add(room);
             (all >= climb.size.next_multiple_of(core.granule()))
                 .then(|| core.begin_trim(0, true))?

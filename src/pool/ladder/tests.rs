@@ -113,7 +113,7 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
         let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
         core = shared.core.lock();
         climb.restart(&core);
-        climb.terms.refused = true;
+        climb.terms.refused = Some(core.arena.flow().1);
         if is_old {
             core.retire_again(1 << 30, granule);
         }

@@ -9,7 +9,7 @@ use crate::pool::{HandleSize, PoolConfig};
 
 const TERMS: Terms = Terms {
     pending: true,
-    refused: false,
+    refused: None,
 };
 
 /// Takes `bytes` in what is mapped for them: of idle handles, and new ones.
