@@ -368,8 +368,9 @@ impl Shared {
     }
 
     fn figures(&self, bytes: u64) -> OutOfMemory {
-        let holders = self.leak_report().holders();
-        let after_compaction = self.snapshot().after_compaction();
+        let snapshot = self.snapshot();
+        let after_compaction = snapshot.after_compaction();
+        let holders = self.leak_report(|| snapshot).holders();
         let core = self.core.lock();
         let free_slots = core.slabs.free_bytes();
         OutOfMemory {

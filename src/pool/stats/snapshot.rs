@@ -138,11 +138,12 @@ impl fmt::Display for Snapshot {
 }
 
 impl Shared {
-    pub(crate) fn leak_report(&self) -> LeakReport {
+    /// The live blocks: of the tracker, or of a snapshot.
+    pub(crate) fn leak_report(&self, snapshot: impl FnOnce() -> Snapshot) -> LeakReport {
         if let Some(tracker) = &self.tracker {
             return LeakReport::new(tracker.live(&self.device));
         }
-        let pieces = self.snapshot().pieces.into_iter();
+        let pieces = snapshot().pieces.into_iter();
         let live = pieces.filter(|piece| piece.state == PieceState::Live);
         let block = |piece: Piece| LiveBlock {
             addr: piece.addr,
@@ -215,7 +216,7 @@ impl Pool {
     /// addresses, bytes as rounded, and streams, by a walk under the pool's lock.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
-        self.shared().leak_report()
+        self.shared().leak_report(|| self.snapshot())
     }
 
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
