@@ -159,32 +159,10 @@ impl Cache {
         found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
-    /// Moves up to `most` blocks of exactly `bytes` to `taken`, the latest first. Looks at up to four times as many:
-    /// a bin of large sizes also has other sizes.
+    /// Moves up to `most` blocks of exactly `bytes` from the head of their bin to `taken`, the latest first.
     pub(crate) fn pop_many(&mut self, bytes: u64, most: usize, taken: &mut Vec<Cached>) {
-        let bin = Self::bin(bytes);
-        let (mut before, mut at) = (NONE, self.heads[bin]);
-        for _ in 0..4 * most {
-            let Some(&entry) = self.entries.get(at as usize) else {
-                return;
-            };
-            if entry.bytes != bytes {
-                (before, at) = (at, entry.next);
-                continue;
-            }
-            match self.entries.get_mut(before as usize) {
-                Some(before) => before.next = entry.next,
-                None => self.heads[bin] = entry.next,
-            }
-            self.entries[at as usize].next = self.spare;
-            self.spare = at;
-            self.bytes -= bytes;
-            taken.push(entry);
-            if taken.len() == most {
-                return;
-            }
-            at = entry.next;
-        }
+        let blocks = std::iter::from_fn(|| self.pop(bytes));
+        taken.extend(blocks.take(most));
     }
 
     #[inline(always)]

@@ -92,12 +92,8 @@ proptest! {
                     let mut taken = Vec::new();
                     cache.pop_many(bytes, many, &mut taken);
                     let mut said = Vec::new();
-                    let (mut at, mut looks) = (list.len(), 0);
-                    while at > 0 && looks < 4 * many && said.len() < many {
-                        (at, looks) = (at - 1, looks + 1);
-                        if list[at].bytes == bytes {
-                            said.push(list.remove(at));
-                        }
+                    while said.len() < many && list.last().is_some_and(|it| it.bytes == bytes) {
+                        said.extend(list.pop());
                     }
                     let keys = |of: &[Cached]| of.iter().map(key).collect::<Vec<_>>();
                     assert_eq!(keys(&taken), keys(&said));
