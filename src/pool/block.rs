@@ -223,15 +223,13 @@ impl Block {
         if !self.is_private() {
             self.lane().stream.refuse_under_capture()?;
         }
-        match &self.uses {
-            Some(_) if seeded!("shrunk-under-its-uses") => Ok(()),
-            Some(_) if !self.captures_beyond(&self.lane().stream).is_empty() => {
-                let why = "a stream declared to use the block is being captured: its graph would \
-                           use what is given back";
-                Err(Error::invalid("stream", why))
-            }
-            uses => (uses.iter()).try_for_each(|uses| uses.wait(&self.lane().timeline)),
-        }
+        let uses = self.uses.as_ref();
+        let Some(uses) = uses.filter(|_| !seeded!("shrunk-under-its-uses")) else {
+            return Ok(());
+        };
+        refuse!(!self.captures_beyond(&self.lane().stream).is_empty() => "stream",
+            "a stream declared to use the block is being captured: its graph would use what is given back");
+        uses.wait(&self.lane().timeline)
     }
 
     /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::device::{Addr, StreamCore, beside, is_running, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, NONE, UNIT};
 use crate::pool::core::{Core, CoreGuard, Hold};
@@ -53,10 +53,7 @@ fn is_servable(bytes: u64) -> bool {
 
 /// `bytes` as the pool rounds them.
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
-    if !is_servable(bytes) {
-        let why = format!("{bytes} is not between 1 and {LARGEST}");
-        return Err(Error::invalid("bytes", why));
-    }
+    refuse!(!is_servable(bytes) => "bytes", "{bytes} is not between 1 and {LARGEST}");
     Ok(bytes.next_multiple_of(UNIT))
 }
 
@@ -191,9 +188,8 @@ impl Lane {
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
         let mut state = latch(&self.state);
         let has_ended = state.retired && !self.others.outstanding.enter_again();
-        if has_ended && !seeded!("ended-lane-serves-a-request") {
-            return Err(Error::invalid("pool", "it is closed: make another"));
-        }
+        refuse!(has_ended && !seeded!("ended-lane-serves-a-request") =>
+            "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         Ok(state.missed)
     }
@@ -316,21 +312,12 @@ impl Lane {
             return self.free_by_core(state, home, block, requested);
         }
         // A lane with room is not retired, and will not be until the latch is released.
-        let leaves = home.count_elsewhere(&block, requested);
+        let leaves = home.others.elsewhere.add(block.bytes, requested);
         state.cache.push(block);
         drop(state);
-        if leaves {
+        if leaves && !seeded!("foreign-free-holds-its-lane") {
             home.leave();
         }
-    }
-
-    /// Counts a block of this lane that is freed on another; true if it has to [leave](Lane::leave).
-    #[inline]
-    fn count_elsewhere(&self, block: &Cached, requested: u64) -> bool {
-        if seeded!("foreign-free-holds-its-lane") {
-            self.enter();
-        }
-        self.others.elsewhere.add(block.bytes, requested)
     }
 
     /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
@@ -407,7 +394,7 @@ impl Lane {
                 state.counters.free(block.bytes, requested);
                 state.retired
             }
-            false => home.count_elsewhere(&block, requested),
+            false => home.others.elsewhere.add(block.bytes, requested),
         };
         match self.has_room(&state, block.bytes) {
             true => state.cache.push(block),

@@ -25,17 +25,15 @@ impl Used {
     /// runs behind them, as its next record then does.
     fn tick(&self) -> Option<u64> {
         let mut marks = self.marks.iter();
-        if marks.all(|(theirs, tick)| theirs.done() >= *tick) {
-            return Some(self.block.tick);
-        }
-        let mut marks = self.marks.iter();
         let behind = marks.all(|(theirs, tick)| self.timeline.is_behind(theirs, *tick));
-        let early = seeded!("used-block-carries-the-tick-of-its-drop");
+        let done = (self.marks.iter()).all(|(theirs, tick)| theirs.done() >= *tick);
         // Not the open tick: under capture nothing is recorded, and the wait was before it.
-        behind.then(|| match early {
-            true => self.block.tick,
-            false => self.timeline.queued_tick(),
-        })
+        behind.then(
+            || match done || seeded!("used-block-carries-the-tick-of-its-drop") {
+                true => self.block.tick,
+                false => self.timeline.queued_tick(),
+            },
+        )
     }
 }
 
