@@ -367,8 +367,9 @@ impl Extents {
         id
     }
 
-    /// Cuts [`start`, `end`) out of the gap `id` and returns it, filed nowhere.
-    fn cut_gap(&mut self, mut id: Id, start: u64, end: u64) -> Id {
+    /// Cuts [`start`, `end`) out of a gap and returns it, filed nowhere.
+    fn cut_gap(&mut self, start: u64, end: u64) -> Option<Id> {
+        let mut id = self.gap_at(start)?;
         if self.get(id).start < start {
             id = self.cut(id, start);
         } else {
@@ -380,24 +381,24 @@ impl Extents {
                 self.gaps.insert(end, rest);
             }
         }
-        id
+        Some(id)
     }
 
-    /// Reserves [`start`, `end`) of the gap `id` for a mapping and returns it. [`Extents::retired`] undoes that.
-    pub(crate) fn reserve(&mut self, id: Id, start: u64, end: u64) -> Id {
-        let id = self.cut_gap(id, start, end);
+    /// Reserves [`start`, `end`) of a gap for a mapping and returns it. [`Extents::retired`] undoes that.
+    pub(crate) fn reserve(&mut self, start: u64, end: u64) -> Option<Id> {
+        let id = self.cut_gap(start, end)?;
         self.get_mut(id).state = State::Reserved;
-        id
+        Some(id)
     }
 
-    /// Turns [`start`, `end`) of the gap `id` into a hole behind `epoch` and returns it.
-    pub(crate) fn map_gap(&mut self, id: Id, start: u64, end: u64, epoch: Epoch) -> Id {
-        let id = self.cut_gap(id, start, end);
+    /// Turns [`start`, `end`) of a gap into a hole behind `epoch` and returns it.
+    pub(crate) fn map_gap(&mut self, start: u64, end: u64, epoch: Epoch) -> Option<Id> {
+        let id = self.cut_gap(start, end)?;
         let extent = self.get_mut(id);
         extent.state = State::Free;
         (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
         self.file(id);
-        id
+        Some(id)
     }
 
     /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.

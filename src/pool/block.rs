@@ -16,7 +16,7 @@ use crate::device::{
 };
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
-use crate::heap::{Id, NONE, UNIT};
+use crate::heap::{Epoch, Id, NONE, UNIT};
 use crate::seeded::seeded;
 
 impl Block {
@@ -204,7 +204,8 @@ impl Block {
                 lane.shrink_private(private, self.addr + capacity, rest);
             } else {
                 let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-                (lane.shared.core.lock()).shrink(self.id(), rest, lane.slot, tick);
+                let epoch = Epoch::new(lane.slot, tick);
+                (lane.shared.core.lock()).shrink(self.id(), rest, epoch);
             }
         }
         Ok(())

@@ -273,10 +273,10 @@ impl Core {
         self.config.cache_bytes.unwrap_or(part.max(least))
     }
 
-    /// Frees a block that work of `slot`'s stream may use up to `tick`.
-    pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
+    /// Frees a block behind `epoch`.
+    pub(crate) fn give(&mut self, id: Id, epoch: Epoch) {
         let streams = &self.streams;
-        self.extents.give(id, Epoch::new(slot, tick), |extent| {
+        self.extents.give(id, epoch, |extent| {
             is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done")
         });
     }
@@ -285,16 +285,16 @@ impl Core {
     pub(super) fn let_go(&mut self, held: Id) {
         let extent = *self.extents.get(held);
         self.under_way.held -= extent.bytes;
-        self.give(held, extent.slot, extent.tick);
+        self.give(held, extent.epoch());
     }
 
     /// Frees the last `bytes` of a block, not all of it, as [`Core::give`] does.
-    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
+    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, epoch: Epoch) {
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before - bytes);
         let at = self.extents.get(id).end() - bytes;
         let rest = self.extents.cut(id, at);
-        self.give(rest, slot, tick);
+        self.give(rest, epoch);
     }
 
     /// Adds to the block `id` the `bytes` behind it, if they are free and `slot`'s stream runs behind their last use.
@@ -355,8 +355,9 @@ impl Core {
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         let frames = self.arena.check()?;
-        let open = |stream| self.open_tick(stream);
-        self.slabs.check(&self.extents, open)?;
+        self.slabs.check(&self.extents)?;
+        let may_come = |it: Epoch| it.stream == FRESH || it.tick <= self.open_tick(it.stream);
+        ensure!(self.slabs.histories().all(may_come) => "a free slot waits for no record");
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Free | State::Allocated);
@@ -364,9 +365,7 @@ impl Core {
             let agrees = [extent.start, extent.end() - 1].map(is_mapped) == [needs; 2];
             ensure!(agrees => "extent {id} {extent:?} does not agree with the mappings");
             mapped += if needs { extent.bytes } else { 0 };
-            let stream = self.streams[extent.slot as usize].as_ref();
-            let may_come = stream.is_none_or(|it| extent.tick <= it.timeline.open_tick());
-            ensure!(extent.state != State::Free || may_come =>
+            ensure!(extent.state != State::Free || may_come(extent.epoch()) =>
                 "hole {id} {extent:?} waits for a tick that no record will make");
         }
         let taken = self.extents.taken();

@@ -131,8 +131,12 @@ impl Core {
         idle: &[IdleFrame],
     ) -> Option<Mapping> {
         let placement = self.in_whole_handles(placement, total(idle));
-        let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_to());
+        let kept: Vec<Kept> = self.arena.kept_in(from, to).collect();
+        // A kept mapping lies in one gap, but may reach beyond the part to map.
+        let lowest = kept.last().map_or(from, |kept| kept.start.min(from));
+        let highest = kept.first().map_or(to, |kept| kept.end().max(to));
+        let reserved = self.extents.reserve(lowest, highest)?;
         let to_create = placement.to_map - total(idle);
         let (mut moving, mut place) = (Vec::new(), from);
         for at in self.hold_frames(idle) {
@@ -143,11 +147,7 @@ impl Core {
             });
             place += at.frame.bytes;
         }
-        let clear = self.clear(from, to, &mut moving);
-        // A kept mapping lies in one gap, but may reach beyond the part to map.
-        let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
-        let highest = clear.first().map_or(to, |kept| kept.end().max(to));
-        let reserved = self.extents.reserve(gap, lowest, highest);
+        let clear = self.clear(kept, &mut moving);
         let mut lean = self.hold_free(placement.first, placement.start, from);
         let above = self.extents.get(reserved).next;
         lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
@@ -175,10 +175,9 @@ impl Core {
         })
     }
 
-    /// Takes the kept mappings in [`from`, `to`) from the arena's list. Returns them, the highest first, without
-    /// those of handles that are to be mapped at that very place.
-    fn clear(&mut self, from: u64, to: u64, moving: &mut [Moving]) -> Vec<Kept> {
-        let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
+    /// Takes kept mappings from the arena's list. Returns them without those of handles that are to be mapped at that
+    /// very place.
+    fn clear(&mut self, mut clear: Vec<Kept>, moving: &mut [Moving]) -> Vec<Kept> {
         for kept in &clear {
             self.arena.unkeep(kept.start);
         }
@@ -266,7 +265,7 @@ impl Core {
         let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };
         let epoch = Epoch::new(stream, self.open_tick(stream));
-        self.map(moving.to, bytes, epoch);
+        (self.extents).map_gap(moving.to, moving.to + bytes, epoch);
     }
 
     /// Books new handles as free memory, merged with the free memory above, as requests look for one hole. Returns
@@ -286,7 +285,7 @@ impl Core {
         }
         self.peak_reserved = self.peak_reserved.max(self.reserved());
         if end > from
-            && let Some(hole) = self.map(from, end - from, Epoch::PAST)
+            && let Some(hole) = self.extents.map_gap(from, end, Epoch::PAST)
         {
             (self.extents).merge_up(hole, |extent| extent.slot == FRESH);
         }
@@ -327,12 +326,6 @@ impl Core {
             self.arena.stale_unmapped(kept.start);
         }
         Ok(())
-    }
-
-    /// Books [`at`, `at + bytes`) of a gap as a hole and returns it.
-    pub(super) fn map(&mut self, at: u64, bytes: u64, epoch: Epoch) -> Option<Id> {
-        let gap = self.extents.gap_at(at)?;
-        Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }
 
     /// Most bytes of a new handle for `bytes`. Adaptive: a part of the pool, or of these bytes if that is more. So the

@@ -155,10 +155,9 @@ impl Core {
 
     /// Frees a block or a slot of `bytes` behind `epoch`.
     pub(crate) fn give_granted(&mut self, Grant { id, offset }: Grant, bytes: u64, epoch: Epoch) {
-        let Epoch { stream, tick } = epoch;
         if !is_slot(bytes) {
-            self.give(id, stream, tick);
-        } else if self.slabs.give(id, offset, stream, tick) {
+            self.give(id, epoch);
+        } else if self.slabs.give(id, offset, epoch) {
             self.release_slab(id);
         }
     }
@@ -166,13 +165,12 @@ impl Core {
     /// Frees an empty slab, if one epoch covers it.
     pub(super) fn release_slab(&mut self, id: Id) {
         let pending = || (self.slabs.get(id).epochs()).filter(|&it| !is_done(&self.streams, it));
-        let last = pending().max_by_key(|it| it.tick);
-        let Epoch { stream, tick } = last.unwrap_or(Epoch::PAST);
-        if pending().any(|it| it.stream != stream) && !seeded!("slab-forgets-one-stream") {
+        let last = pending().max_by_key(|it| it.tick).unwrap_or(Epoch::PAST);
+        if pending().any(|it| it.stream != last.stream) && !seeded!("slab-forgets-one-stream") {
             return;
         }
         let extent = self.slabs.remove(id);
-        self.give(extent, stream, tick);
+        self.give(extent, last);
     }
 
     /// Frees empty slabs and merges neighbouring holes that `slot`'s stream runs behind. Returns the waits that it
@@ -185,7 +183,7 @@ impl Core {
             lacking.extend(epochs.filter(|&it| !self.is_ordered(slot, it)));
             if lacking.len() == before {
                 let extent = self.slabs.remove(id);
-                self.give(extent, slot, self.open_tick(slot));
+                self.give(extent, Epoch::new(slot, self.open_tick(slot)));
             }
         }
         let mut holes: Vec<Id> = self.extents.holes_from(0).collect();

@@ -161,7 +161,7 @@ impl Core {
         let inside = |it: &(u64, u64, bool)| it.2 && (run.start..run.end).contains(&it.0);
         let blocks = self.mapped_extents().filter(inside);
         let ways: Vec<Way> = blocks.map(|it| (it.0, place(it.0), it.1)).collect();
-        self.map(to, run.bytes(), epoch);
+        self.extents.map_gap(to, to + run.bytes(), epoch);
         let ids = self.book_moves(&ways, epoch);
         // Holes without a block between them become one by this.
         self.book_written(&[(run.start, run.end)], epoch);
@@ -183,7 +183,7 @@ impl Core {
 
     /// Books the mapping at `at`, in a gap, as a stale one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
-        let hole = self.map(at, bytes, Epoch::PAST)?;
+        let hole = self.extents.map_gap(at, at + bytes, Epoch::PAST)?;
         Some(self.extents.retire(hole, at, at + bytes))
     }
 }

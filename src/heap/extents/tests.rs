@@ -19,8 +19,8 @@ fn a_hole_merged_over_a_done_one_keeps_the_later_history_of_its_stream() {
     let mut extents = Extents::new(2 << 20);
     let (one, two) = (extents.add_slot(), extents.add_slot());
     let mut hole = |start: u64, slot, tick| {
-        let gap = extents.gap_at(start).unwrap();
-        extents.map_gap(gap, start, start + 1024, Epoch::new(slot, tick))
+        let hole = extents.map_gap(start, start + 1024, Epoch::new(slot, tick));
+        hole.unwrap()
     };
     let lowest = hole(0, one, 5);
     hole(1024, two, 3);

@@ -32,8 +32,7 @@ fn arena(mapped: &[bool], units: &[u8]) -> Extents {
     let mut extents = Extents::new(ALL);
     let slots = [FRESH, extents.add_slot(), extents.add_slot()];
     for (at, _) in (0..).zip(mapped).filter(|&(_, &mapped)| mapped) {
-        let gap = extents.gap_at(at * GRANULE).unwrap();
-        extents.map_gap(gap, at * GRANULE, (at + 1) * GRANULE, Epoch::PAST);
+        extents.map_gap(at * GRANULE, (at + 1) * GRANULE, Epoch::PAST);
     }
     for (at, &unit) in (0..).zip(units) {
         let id = extents.seek(extents.first(), at * UNIT);

@@ -4,11 +4,11 @@ use std::mem::replace;
 
 use super::*;
 use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
-use crate::heap::{Epoch, UNIT};
+use crate::heap::{FRESH, UNIT};
 
 const GRANULE: u64 = 1 << 20;
 
-/// The tick that every stream's next record ends.
+/// The tick behind which the blocks of slabs were free.
 const OPEN: u64 = 7;
 
 fn slots() -> impl Iterator<Item = u64> {
@@ -48,7 +48,7 @@ struct Books {
 
 impl Books {
     fn check(&self) -> Result<(), String> {
-        self.slabs.check(&self.extents, |_| OPEN)
+        self.slabs.check(&self.extents)
     }
 
     /// Whether `wrong` at that place is found; the books are right again then.
@@ -64,8 +64,8 @@ impl Books {
 fn books() -> Books {
     let mut extents = Extents::new(2 * GRANULE);
     let stream = extents.add_slot();
-    let gap = extents.gap_at(0).unwrap();
-    let mut hole = extents.map_gap(gap, 0, GRANULE, Epoch::new(stream, 0));
+    let hole = extents.map_gap(0, GRANULE, Epoch::new(stream, 0));
+    let mut hole = hole.unwrap();
     let mut slabs = Slabs::default();
     for (start, bytes, slots, out) in [(0, 48, 16, 1), (4096, 320, 4, 3), (1 << 16, 16, 64, 64)] {
         hole = extents.seek(hole, start);
@@ -120,8 +120,6 @@ fn a_slab_that_is_not_its_extent_is_found() {
 fn slots_that_are_not_counted_as_they_are_are_found() {
     let mut books = books();
     let stream = books.stream as usize;
-    let free = books.slabs.free_bytes;
-    assert!(books.finds(|it| &mut it.slabs.free_bytes, free + 16));
     let mut counted = books.slabs.of_stream.clone();
     counted[stream] += 1;
     assert!(books.finds(|it| &mut it.slabs.of_stream, counted));
@@ -136,7 +134,6 @@ fn slots_that_are_not_counted_as_they_are_are_found() {
     assert!(books.finds(|it| &mut it.slabs.partial, more));
     // Bits of slots that there are not, though all is counted as if there were.
     let slabs = &mut books.slabs;
-    slabs.free_bytes += 48;
     slabs.of_stream[stream] += 1;
     slabs.table[0].streams[20] = books.stream;
     slabs.table[0].free |= 1 << 20;
@@ -148,27 +145,12 @@ fn a_slab_without_a_slot_out_is_one_until_it_is_taken_from_again() {
     let mut books = books();
     let (start, stream) = (books.slabs.table[0].start, books.stream);
     assert!(books.slabs.mixed().is_empty());
-    assert!(books.slabs.give(0, start, stream, 0));
+    assert!(books.slabs.give(0, start, Epoch::new(stream, 0)));
     assert_eq!(books.slabs.mixed(), [0]);
     books.check().unwrap();
     books.slabs.take(0, 3, stream);
     books.check().unwrap();
     assert!(books.slabs.mixed().is_empty());
-}
-
-#[test]
-fn a_slot_that_waits_for_no_record_is_found() {
-    let mut books = books();
-    let stream = books.stream as usize;
-    let free = books.slabs.get(0).free_slots().next().unwrap();
-    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN));
-    assert!(books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 1));
-    // What is out has no history, and of memory that no stream has used any tick is one.
-    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[0], OPEN + 1));
-    books.slabs.table[0].streams[free] = FRESH;
-    books.slabs.of_stream[stream] -= 1;
-    books.slabs.of_stream[FRESH as usize] += 1;
-    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 100));
 }
 
 #[test]
@@ -178,8 +160,8 @@ fn a_free_slot_waits_for_what_used_its_block_or_for_who_gave_it_last() {
     let id = slabs.add(block, 48, 16, Epoch::new(3, OPEN));
     assert!(slabs.get(id).epochs().all(|it| it == Epoch::new(3, OPEN)));
     let slots = [0, 1].map(|slot| slabs.take(id, slot, 4));
-    assert!(!slabs.give(id, slots[1].offset, 5, 2));
-    assert!(slabs.give(id, slots[0].offset, 4, 9));
+    assert!(!slabs.give(id, slots[1].offset, Epoch::new(5, 2)));
+    assert!(slabs.give(id, slots[0].offset, Epoch::new(4, 9)));
     let slab = slabs.get(id);
     let history = [0, 1, 2].map(|slot| slab.history(slot));
     let expected = [(4, 9), (5, 2), (3, OPEN)].map(|(stream, tick)| Epoch::new(stream, tick));

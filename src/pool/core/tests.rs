@@ -69,7 +69,7 @@ impl Made {
     /// Frees the block, ready for all.
     pub(in crate::pool) fn free(&mut self, id: Id) {
         self.core.active.sub(self.core.extents.get(id).bytes);
-        self.core.give(id, self.slot, 0);
+        self.core.give(id, Epoch::new(self.slot, 0));
     }
 
     /// Runs a job and books what came of it, if there is one.
@@ -124,9 +124,7 @@ fn memory_that_is_a_hole_and_not_mapped_or_mapped_and_no_hole_is_found() {
             core.create_frames(8 * granule, 9 * granule).unwrap();
         }
         if to > 6 {
-            let gap = core.extents.gap_at(from * granule).unwrap();
-            core.extents
-                .map_gap(gap, from * granule, to * granule, Epoch::PAST);
+            (core.extents).map_gap(from * granule, to * granule, Epoch::PAST);
         } else {
             let hole = core.extents.seek(core.extents.first(), from * granule);
             let part = core.extents.retire(hole, from * granule, to * granule);
@@ -138,9 +136,7 @@ fn memory_that_is_a_hole_and_not_mapped_or_mapped_and_no_hole_is_found() {
         let mut made = made();
         let core = &mut made.core;
         core.create_frames(7 * granule, 8 * granule).unwrap();
-        let gap = core.extents.gap_at(6 * granule).unwrap();
-        core.extents
-            .map_gap(gap, 6 * granule, 7 * granule, Epoch::PAST);
+        (core.extents).map_gap(6 * granule, 7 * granule, Epoch::PAST);
         let first = core
             .extents
             .seek(core.extents.first(), (last - 2) * granule);

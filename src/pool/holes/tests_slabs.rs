@@ -102,3 +102,20 @@ fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
     assert_eq!(core.steps.waits, 1);
     drop(held);
 }
+
+#[test]
+fn a_free_slot_that_waits_for_no_record_is_found() {
+    for (ahead, found) in [(0, false), (1, true)] {
+        let mut made = made(1);
+        let grant = made.slab(0, 64, 16);
+        let open = made.core.open_tick(made.slot);
+        made.core.active.sub(64);
+        // A slot is left out, so that the slab stays.
+        let other = made.core.look_for_slot(made.slot, 64, false).unwrap();
+        made.core.slabs.take(other.0, other.1, made.slot);
+        made.core.active.add(64);
+        let epoch = Epoch::new(made.slot, open + ahead);
+        (made.core).give_granted(grant, 64, epoch);
+        assert_eq!(made.core.check().is_err(), found);
+    }
+}

@@ -141,10 +141,8 @@ impl Both {
         let history = self.history(d);
         let gap = self.table.gap_at(start + d % (end - start)).unwrap();
         assert_eq!(gap, self.id(at));
-        let id = self
-            .table
-            .map_gap(gap, start, end, Epoch::new(history.0, history.1));
-        assert_eq!(self.table.get(id).start, start);
+        let hole = (self.table).map_gap(start, end, Epoch::new(history.0, history.1));
+        assert_eq!(self.table.get(hole.unwrap()).start, start);
         self.put(start, end, State::Free, history);
     }
 

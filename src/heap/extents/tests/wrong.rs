@@ -33,9 +33,8 @@ fn made() -> Made {
     let (one, two) = (table.add_slot(), table.add_slot());
     let mut at = 0;
     let mut hole = |table: &mut Extents, bytes: u64, slot: StreamIndex| {
-        let gap = table.gap_at(at).unwrap();
         let mapped = bytes.next_multiple_of(GRANULE) + GRANULE;
-        let id = table.map_gap(gap, at, at + mapped, Epoch::new(slot, 0));
+        let id = table.map_gap(at, at + mapped, Epoch::new(slot, 0)).unwrap();
         at += mapped + GRANULE;
         // The end stays taken, so that holes do not join.
         table.take_window(id, at - 2 * GRANULE, GRANULE, slot);

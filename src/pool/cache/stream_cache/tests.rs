@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::{Device, Stream};
+use crate::heap::Epoch;
 use crate::pool::ask;
 use crate::pool::stats::Steps;
 use crate::pool::{Pool, PoolConfig};
@@ -47,7 +48,7 @@ impl World {
             }
             (grant, _) => grant,
         }?;
-        core.give(grant.id, lane.slot, lane.open_tick());
+        core.give(grant.id, Epoch::new(lane.slot, lane.open_tick()));
         drop(core);
         let steps = self.pool.stats().steps;
         self.pool.check_invariants().unwrap();

@@ -108,7 +108,7 @@ fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     let (slot, granule) = (made.slot, made.core.arena.granule());
     let id = made.block(0, 4 * UNIT);
     let tick = made.core.open_tick(slot);
-    made.core.shrink(id, UNIT, slot, tick);
+    made.core.shrink(id, UNIT, Epoch::new(slot, tick));
     assert_eq!(
         (made.at(0).bytes, made.at(3 * UNIT).state),
         (3 * UNIT, State::Free)

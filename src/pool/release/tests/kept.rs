@@ -32,7 +32,7 @@ fn move_all(made: &mut Made, from: &[u64], to: u64) -> Result<()> {
     made.core.check().unwrap();
     let ended = made.run(job);
     // Nothing used it.
-    let ended = ended.map(|grant| made.core.give(grant.unwrap().id, made.slot, 0));
+    let ended = ended.map(|grant| made.core.give(grant.unwrap().id, Epoch::new(made.slot, 0)));
     made.core.check().unwrap();
     ended
 }
