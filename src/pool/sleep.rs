@@ -29,12 +29,11 @@ const PARTS: u64 = 16;
 /// Most bytes of a part, unless one handle has more: two or three milliseconds of the bus, or sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Frames in address order.
+/// Frames in address order, by their start.
 #[derive(Default)]
 struct Part {
-    frames: Vec<FrameId>,
+    frames: Vec<(Addr, FrameId)>,
     bytes: u64,
-    start: Addr,
     end: Addr,
 }
 
@@ -47,9 +46,10 @@ impl Sleeping {
 
 /// What lies of `ranges` in `part`.
 fn clip(ranges: &Ranges, part: &Part) -> Ranges {
-    let first = ranges.partition_point(|(start, bytes)| start + bytes <= part.start);
+    let from = part.frames.first().map_or(part.end, |(start, _)| *start);
+    let first = ranges.partition_point(|(start, bytes)| start + bytes <= from);
     let within = |&(start, bytes): &(Addr, u64)| {
-        let (start, end) = (start.max(part.start), (start + bytes).min(part.end));
+        let (start, end) = (start.max(from), (start + bytes).min(part.end));
         (start < end).then(|| (start, end - start))
     };
     ranges[first..].iter().map_while(within).collect()
@@ -151,10 +151,8 @@ impl Shared {
             end: 0,
         };
         let lain = self.lie_down(&mut sleeping);
-        if lain.is_err() {
-            // The frames that are still mapped are used again.
-            let _ = sleeping.wait();
-        }
+        // After a failure, the frames that are still mapped are used again.
+        let _ = sleeping.wait();
         if lain.is_ok() || self.get_up(&mut sleeping).is_err() {
             *asleep = Some(sleeping);
         }
@@ -226,13 +224,10 @@ impl Shared {
         let mut parts: Vec<Part> = Vec::new();
         for (start, frame, id) in frames {
             if parts.last().is_none_or(|it| it.bytes >= most.min(PART)) {
-                parts.push(Part {
-                    start,
-                    ..Part::default()
-                });
+                parts.push(Part::default());
             }
             if let Some(part) = parts.last_mut() {
-                part.frames.push(id);
+                part.frames.push((start, id));
                 (part.bytes, part.end) = (part.bytes + frame.bytes, start + frame.bytes);
             }
         }
@@ -262,7 +257,7 @@ impl Shared {
 
     fn take_down(&self, part: &Part) -> Result<()> {
         let mut each = part.frames.iter();
-        each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))
+        each.try_for_each(|&(_, id)| self.core.take_down(id, Arena::fell_asleep).map(drop))
     }
 
     /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.
@@ -297,7 +292,7 @@ impl Shared {
 
     fn make_again(&self, part: &Part) -> Result<()> {
         let site = self.core.lock().arena.site().clone();
-        for &id in &part.frames {
+        for &(_, id) in &part.frames {
             let frame = self.core.lock().arena.frame(id);
             if frame.awake {
                 continue;
