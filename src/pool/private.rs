@@ -210,16 +210,14 @@ impl Lane {
 
     /// Routes requests and frees of the stream to a graph's private memory, or to the pool again.
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {
+        let before = latch(&self.state).captured.clone();
+        let before = before.as_ref().and_then(|lane| lane.private.as_ref());
         let Some(recorder) = recorder else {
-            let captured = self.set_captured(None);
-            if let Some(private) = captured.as_ref().and_then(|lane| lane.private.as_ref()) {
-                lock(&private.parts).trim();
-            }
+            self.set_captured(None);
+            before.inspect(|private| lock(&private.parts).trim());
             return;
         };
-        let already = latch(&self.state).captured.clone();
-        let already = already.as_ref().and_then(|lane| lane.private.as_ref());
-        if already.is_some_and(|it| Arc::ptr_eq(&it.recorder, recorder)) {
+        if before.is_some_and(|it| Arc::ptr_eq(&it.recorder, recorder)) {
             return;
         }
         recorder.record().sleeps_with(&self.shared.awake);
