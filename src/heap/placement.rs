@@ -17,18 +17,17 @@ pub(crate) struct Placement {
     pub(crate) to_map: u64,
     /// Other bytes of the gap, which may be mapped as well.
     pub(crate) spare: u64,
-    /// The spare bytes lie below the window, not above it.
-    pub(crate) spare_below: bool,
 }
 
 impl Placement {
     /// Maps `extra` bytes more of the gap, of those to spare.
     pub(crate) fn widened(mut self, extra: u64) -> Self {
-        self.to_map += extra;
-        self.spare -= extra;
-        if self.spare_below {
+        // Below a window that goes on in holes above the gap, else above it.
+        if self.end() > self.map_to() {
             self.map_from -= extra;
         }
+        self.to_map += extra;
+        self.spare -= extra;
         self
     }
 
@@ -98,7 +97,6 @@ fn around(
         map_from,
         to_map,
         spare: extent.bytes - to_map,
-        spare_below: map_from > extent.start,
     };
     let on_below = |to_map| place(first, extent.start - below, extent.start, to_map);
     let end = extent.end();

@@ -19,7 +19,6 @@ impl Placement {
             map_from: start,
             to_map: bytes,
             spare: 0,
-            spare_below: false,
         }
     }
 }
@@ -101,7 +100,7 @@ fn is_sound(extents: &Extents, window: &Placement, bytes: u64) {
     let end = window.map_from + window.to_map;
     assert!(gap.start <= window.map_from && end <= gap.end());
     assert_eq!((window.map_from % GRANULE, window.to_map % GRANULE), (0, 0));
-    let spare = if window.spare_below {
+    let spare = if window.end() > window.map_to() {
         assert_eq!(end, gap.end());
         window.map_from - gap.start
     } else {
