@@ -156,11 +156,10 @@ impl Shared {
         }
         let lanes = lock(&self.lanes).close();
         lock(&self.books).closed = true;
-        lanes.iter().for_each(|lane| lane.wait_for_used());
-        let mut core = self.core.lock();
-        lanes.iter().for_each(|lane| lane.retire(&mut core));
+        self.retire(&lanes);
         #[cfg(feature = "tracing")]
         {
+            let core = self.core.lock();
             let bytes = core.extents.taken();
             let blocks = core.mapped_extents().filter(|(.., taken)| *taken).count();
             // The subscriber may use the pool.
@@ -169,6 +168,14 @@ impl Shared {
                 tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
             }
         }
+    }
+
+    /// Retires lanes that no thread finds any more. The caller drops them without a lock: a stream may end with its
+    /// last lane.
+    fn retire(&self, lanes: &[Arc<Lane>]) {
+        lanes.iter().for_each(|lane| lane.wait_for_used());
+        let mut core = self.core.lock();
+        lanes.iter().for_each(|lane| lane.retire(&mut core));
     }
 
     /// Sends the noted events to the subscriber, without a lock of the pool.
@@ -200,21 +207,10 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
-        let kept = seeded!("retired-stream-keeps-its-cache");
-        let ends: Vec<_> = lock(&self.lanes)
-            .of_handle(handle)
-            .filter(|_| !kept)
-            .cloned()
-            .collect();
-        ends.iter().for_each(|lane| lane.wait_for_used());
-        let mut lanes = lock(&self.lanes);
-        let mut core = self.core.lock();
-        ends.iter().for_each(|lane| lane.retire(&mut core));
-        drop(core);
-        let retired = lanes.by_handle.remove(&handle);
-        drop(lanes);
-        // Without a lock: the stream may end with its last lane.
-        drop(retired);
+        let lanes = lock(&self.lanes).by_handle.remove(&handle);
+        let lanes = lanes.into_iter().flatten().map(|(_, lane)| lane);
+        let lanes = lanes.filter(|_| !seeded!("retired-stream-keeps-its-cache"));
+        self.retire(&lanes.collect::<Vec<_>>());
     }
 
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {

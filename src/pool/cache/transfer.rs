@@ -222,10 +222,10 @@ impl Lane {
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
         let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
         let blocks = &mut core.on_the_way;
-        (latch(&self.state).cache).drain(bins, |block| blocks.push(block));
-        if forgets {
-            blocks.iter_mut().for_each(|block| block.tick = 0);
-        }
+        (latch(&self.state).cache).drain(bins, |mut block| {
+            block.tick *= u64::from(!forgets);
+            blocks.push(block);
+        });
         let any = !blocks.is_empty();
         core.give_on_the_way(self.slot);
         any
