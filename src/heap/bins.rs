@@ -157,22 +157,17 @@ impl Bins {
         (bin + 1 < MOST).then(|| self.filled.next(bin + 1))?
     }
 
-    /// The holes of at least `bytes` in the order in which they are taken; only the newest of each own-size bin.
-    pub(crate) fn at_least(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
+    /// The holes of at least `bytes` in the order in which they are taken.
+    pub(crate) fn filed(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
         let first = self.filled.next(bin_of(bytes));
         let bins = std::iter::successors(first, |&bin| self.behind(bin));
         let heads = bins.map(|bin| place(table, self.heads[bin]));
         let mut heads = heads.skip_while(move |hole| hole.0 < bytes).peekable();
         let mut others = self.others.range((bytes, 0, 0)..).copied().peekable();
-        std::iter::from_fn(move || {
+        let firsts = std::iter::from_fn(move || {
             let first = others.next_if(|other| heads.peek().is_none_or(|head| other < head));
             first.or_else(|| heads.next()).map(|(_, _, id)| id)
-        })
-    }
-
-    /// All holes of at least `bytes`.
-    pub(crate) fn filed(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
-        let firsts = self.at_least(table, bytes);
+        });
         firsts.flat_map(|first| listed(table, first))
     }
 

@@ -3,8 +3,7 @@
 //! # The hot path
 //!
 //! The common pair, a free and an allocation of the same size on the same stream, takes the lane's latch twice and
-//! touches no cache line of another stream: two compare-and-swaps are its only locked instructions. Locks are taken
-//! in one order, the core's, then one lane's; the hot path takes only the lane's.
+//! touches no cache line of another stream: two compare-and-swaps are its only locked instructions.
 //!
 //! Threads that share a stream may have a lane each (`thread_map`). Each finds memory that another of them freed as
 //! it finds memory of another stream, but needs no wait for it.

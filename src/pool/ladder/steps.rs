@@ -147,9 +147,6 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
 pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    if climb.terms.pending {
-        return NEXT;
-    }
     climb.terms.pending = true;
     match waiting(climb, core) {
         Turn::Then(_) => LOOK,
