@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, ensure};
 use crate::seeded::seeded;
-use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
+use crate::sync::{Latch, LatchGuard, latch, try_latch};
 
 /// A slot, held: once all clones are dropped, another stream may get the slot.
 pub(crate) type Hold = Arc<StreamIndex>;
@@ -113,11 +113,6 @@ impl CoreLock {
     #[inline]
     pub(super) fn try_lock(&self) -> Option<CoreGuard<'_>> {
         try_latch(&self.0)
-    }
-
-    #[inline]
-    pub(super) fn is_taken(&self) -> bool {
-        is_latched(&self.0)
     }
 }
 

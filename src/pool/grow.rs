@@ -17,7 +17,7 @@ use crate::seeded::seeded;
 
 struct Moving {
     at: IdleFrame,
-    to: u64,
+    place: u64,
     /// A kept mapping is there already.
     stands: bool,
 }
@@ -55,7 +55,7 @@ impl Mapping {
         for moving in &self.moving {
             let frame = moving.at.frame;
             if !moving.stands {
-                self.site.map(moving.to, frame.bytes, frame.phys)?;
+                self.site.map(moving.place, frame.bytes, frame.phys)?;
             }
             self.moved += 1;
         }
@@ -132,22 +132,20 @@ impl Core {
     ) -> Option<Mapping> {
         let placement = self.in_whole_handles(placement, total(idle));
         let (from, to) = (placement.map_from, placement.map_to());
-        let kept: Vec<Kept> = self.arena.kept_in(from, to).collect();
+        let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
         // A kept mapping lies in one gap, but may reach beyond the part to map.
-        let lowest = kept.last().map_or(from, |kept| kept.start.min(from));
-        let highest = kept.first().map_or(to, |kept| kept.end().max(to));
+        let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
+        let highest = clear.first().map_or(to, |kept| kept.end().max(to));
         let reserved = self.extents.reserve(lowest, highest)?;
+        clear.iter().for_each(|kept| self.arena.unkeep(kept.start));
         let to_create = placement.to_map - total(idle);
         let (mut moving, mut place) = (Vec::new(), from);
         for at in self.hold_frames(idle) {
-            moving.push(Moving {
-                at,
-                to: place,
-                stands: false,
-            });
+            let there = clear.iter().position(|kept| kept.is_of(&at.frame, place));
+            let stands = there.map(|kept| clear.remove(kept)).is_some();
+            moving.push(Moving { at, place, stands });
             place += at.frame.bytes;
         }
-        let clear = self.clear(kept, &mut moving);
         let mut lean = self.hold_free(placement.first, placement.start, from);
         let above = self.extents.get(reserved).next;
         lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
@@ -173,20 +171,6 @@ impl Core {
             moved: 0,
             made: Vec::new(),
         })
-    }
-
-    /// Takes kept mappings from the arena's list. Returns them without those of handles that are to be mapped at that
-    /// very place.
-    fn clear(&mut self, mut clear: Vec<Kept>, moving: &mut [Moving]) -> Vec<Kept> {
-        for kept in &clear {
-            self.arena.unkeep(kept.start);
-        }
-        clear.retain(|kept| {
-            let at = moving.partition_point(|it| it.to < kept.start);
-            let same = (moving.get_mut(at)).filter(|it| kept.is_of(&it.at.frame, it.to));
-            same.map(|it| it.stands = true).is_none()
-        });
-        clear
     }
 
     /// Holds the free bytes from `start` to `end`, each hole by itself, sought upwards from `at`.
@@ -246,7 +230,7 @@ impl Core {
         // Their handles are held, so no job releases them.
         let unmoved = mapping.moving[mapping.moved..].iter();
         for moving in unmoved.filter(|it| it.stands) {
-            self.arena.keep(moving.to);
+            self.arena.keep(moving.place);
         }
     }
 
@@ -256,8 +240,8 @@ impl Core {
         let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch());
         self.under_way.held -= bytes;
         match moving.stands {
-            true => self.arena.settle(id, moving.to),
-            false => self.arena.remapped(id, moving.to),
+            true => self.arena.settle(id, moving.place),
+            false => self.arena.remapped(id, moving.place),
         }
         self.extents.vacate(hole);
         self.retiring.push_back(hole);
@@ -265,7 +249,7 @@ impl Core {
         let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };
         let epoch = Epoch::new(stream, self.open_tick(stream));
-        (self.extents).map_gap(moving.to, moving.to + bytes, epoch);
+        (self.extents).map_gap(moving.place, moving.place + bytes, epoch);
     }
 
     /// Books new handles as free memory, merged with the free memory above, as requests look for one hole. Returns

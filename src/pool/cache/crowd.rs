@@ -14,12 +14,12 @@ use crate::heap::size_class::is_slot;
 use crate::pool::structure::{Lane, LaneState};
 use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_MOST, NEAR_PART};
 use crate::seeded::seeded;
-use crate::sync::latch;
+use crate::sync::{is_latched, latch};
 
 impl Lane {
     /// Makes the lane crowded if a thread has the pool's lock now, unless the pool's caches keep nothing.
     pub(super) fn look_for_others(&self, state: &mut LaneState) {
-        if self.shared.cache_bytes > 0 && self.shared.core.is_taken() {
+        if self.shared.cache_bytes > 0 && is_latched(&self.shared.core.0) {
             let live = state.counters.live_bytes(&self.others.elsewhere);
             state.crowded = CROWDED_MISSES;
             let room = self.shared.cache_bytes.saturating_add(live / CROWDED_PART);
