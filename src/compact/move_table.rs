@@ -2,7 +2,7 @@
 
 use super::plan::Move;
 use crate::driver::abi;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 
 /// Alignment of every address and length of a move, in bytes.
 pub const MOVE_ALIGN: u64 = 16;
@@ -31,19 +31,18 @@ impl MoveTable {
     pub fn new(moves: &[Move]) -> Result<Self> {
         let mut classes: [Vec<[u64; 2]>; 2] = Default::default();
         let mut table = Self::default();
-        let mut tiles = 0u64;
         for m in moves {
             let large = m.bytes > u64::from(abi::WP_SMALL_MOVE);
             classes[usize::from(large)].push(packed(m)?);
             if large {
                 let index = table.first_tile.len() as u32;
-                table.first_tile.push(u32_of(tiles)?);
-                tiles += m.bytes.div_ceil(u64::from(abi::WP_MOVE_TILE));
-                let groups = u32_of(tiles)?.div_ceil(abi::WP_TILE_GROUP);
+                table.first_tile.push(table.tiles);
+                let tiles = m.bytes.div_ceil(u64::from(abi::WP_MOVE_TILE));
+                table.tiles = u32_of(u64::from(table.tiles) + tiles)?;
+                let groups = table.tiles.div_ceil(abi::WP_TILE_GROUP);
                 table.group_move.resize(groups as usize, index);
             }
         }
-        table.tiles = u32_of(tiles)?;
         [table.small, table.large] = [0, 1].map(|class| classes[class].len() as u64);
         table.words = classes.concat().concat();
         Ok(table)
@@ -94,6 +93,8 @@ fn check(m: &Move) -> Result<()> {
         let why = format!("{m:?} does not have multiples of {MOVE_ALIGN} bytes; round blocks up");
         return Err(Error::invalid("moves", why));
     }
+    let ends = [m.src, m.dst].map(|from| from.checked_add(m.bytes));
+    refuse!(ends.contains(&None) => "moves", "{m:?} ends beyond the address space");
     Ok(())
 }
 
@@ -127,8 +128,8 @@ impl SlideTable {
     ///
     /// # Errors
     /// [`Error::Invalid`] if an address or length is not a multiple of [`MOVE_ALIGN`], if a move
-    /// goes against `upward`, or if its source or destination does not lie after that of the move
-    /// before.
+    /// ends beyond the address space or goes against `upward`, or if its source or destination does
+    /// not lie after that of the move before.
     pub fn new(moves: &[Move], upward: bool) -> Result<Self> {
         let (mut src_end, mut dst_end) = (0, 0);
         for m in moves {
@@ -150,7 +151,7 @@ impl SlideTable {
         Ok(Self {
             moves: words,
             lo,
-            hi: src_end.max(lo),
+            hi: src_end,
             upward,
         })
     }
@@ -243,29 +244,43 @@ mod tests {
         }
     }
 
+    fn mv(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    /// Neither table takes the moves, and the error says `why`.
+    #[track_caller]
+    fn refused(moves: &[Move], upward: bool, why: &str) {
+        let disjoint = MoveTable::new(moves).map(drop);
+        for outcome in [disjoint, SlideTable::new(moves, upward).map(drop)] {
+            let error = outcome.expect_err("it was taken").to_string();
+            assert!(error.contains(why), "{moves:?}: {error}");
+        }
+    }
+
     #[test]
     fn a_move_that_is_not_of_multiples_of_sixteen_is_refused() {
-        for m in [
-            Move {
-                src: 8,
-                dst: 0,
-                bytes: 16,
-            },
-            Move {
-                src: 0,
-                dst: 64,
-                bytes: 24,
-            },
-        ] {
-            assert!(
-                matches!(MoveTable::new(&[m]), Err(Error::Invalid { .. })),
-                "{m:?}"
-            );
-            assert!(
-                matches!(SlideTable::new(&[m], true), Err(Error::Invalid { .. })),
-                "{m:?}"
-            );
+        assert!(SlideTable::new(&[mv(0, 64, 16)], true).is_ok());
+        for m in [mv(8, 64, 16), mv(0, 72, 16), mv(0, 64, 24)] {
+            refused(&[m], true, "multiples of 16");
         }
+    }
+
+    #[test]
+    fn a_move_that_ends_beyond_the_address_space_is_refused() {
+        let last = u64::MAX - 15;
+        for (m, upward) in [(mv(last, 0, 16), false), (mv(0, last, 16), true)] {
+            refused(&[m], upward, "beyond the address space");
+        }
+        assert!(SlideTable::new(&[mv(last - 16, 0, 16)], false).is_ok());
+    }
+
+    #[test]
+    fn more_tiles_than_a_launch_can_count_are_refused() {
+        let largest = (u64::from(abi::WP_MOVE_TILE) << 32) - MOVE_ALIGN;
+        let outcome = MoveTable::new(&[mv(0, 1 << 44, largest)]);
+        let error = outcome.expect_err("it was taken").to_string();
+        assert!(error.contains("too many"), "{error}");
     }
 
     #[test]
@@ -280,18 +295,18 @@ mod tests {
 
     #[test]
     fn slides_that_cross_or_turn_are_refused() {
-        let down = Move {
-            src: 64,
-            dst: 32,
-            bytes: 64,
-        };
-        assert!(SlideTable::new(&[down], true).is_err());
-        let across = Move {
-            src: 128,
-            dst: 64,
-            bytes: 64,
-        };
-        assert!(SlideTable::new(&[down, across], false).is_err());
-        assert!(SlideTable::new(&[across, down], false).is_err());
+        let is_taken = |moves: &[Move], upward| SlideTable::new(moves, upward).is_ok();
+        // A block that stays is part of a slide in either direction.
+        let (down, up, stays) = (mv(64, 32, 64), mv(64, 96, 64), mv(64, 64, 64));
+        for (m, downward, upward) in [(down, true, false), (up, false, true), (stays, true, true)] {
+            assert_eq!(
+                [false, true].map(|way| is_taken(&[m], way)),
+                [downward, upward]
+            );
+        }
+        assert!(is_taken(&[down, mv(128, 96, 64)], false));
+        for second in [mv(128, 80, 64), mv(112, 96, 64)] {
+            assert!(!is_taken(&[down, second], false), "{second:?}");
+        }
     }
 }
