@@ -291,7 +291,61 @@ fn check_apart(accesses: &[Access]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::device::{Capture, Device, DeviceInfo};
+
+    /// The end of a rank that another thread's end of a capture overtakes.
+    struct Overtaken {
+        device: Device,
+        capture: Mutex<Option<Capture>>,
+    }
+
+    impl Transport for Overtaken {
+        fn rank(&self) -> u32 {
+            0
+        }
+        fn size(&self) -> u32 {
+            1
+        }
+        fn device(&self) -> &Device {
+            &self.device
+        }
+        fn peers(&self) -> &[DeviceInfo] {
+            &[]
+        }
+        fn check_capture(&self) -> Result<()> {
+            drop(self.capture.lock().unwrap().take());
+            Ok(())
+        }
+        unsafe fn queue(&self, _: &Stream, _: &[Call]) -> Result<()> {
+            panic!("it is queued outside the graph");
+        }
+        fn check(&self) -> Result<()> {
+            Ok(())
+        }
+        fn abort(&self) -> Result<()> {
+            Ok(())
+        }
+        fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_collective_whose_capture_ends_meanwhile_is_refused_and_not_queued() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let capture = Mutex::new(Some(stream.begin_capture().unwrap()));
+        let transport = Arc::new(Overtaken { device, capture });
+        let kept: Arc<dyn Transport> = transport.clone();
+        let refused = Collectives::new(&kept, &stream).run().unwrap_err();
+        let words = refused.to_string();
+        assert!(words.contains("its capture has ended"), "{words}");
+        drop(kept);
+        assert_eq!(Arc::strong_count(&transport), 1, "something keeps it");
+    }
 
     #[test]
     fn what_a_group_writes_is_used_by_no_other_part() {
