@@ -233,9 +233,12 @@ impl<T: Pod> Movable<T> {
     /// Copies `data` into the buffer on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; see also [`Movable::hold`].
+    /// [`Error::Invalid`] unless `data` has as many elements as the buffer, or if the stream is under capture; see
+    /// also [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
+        // Before the hold, which would bring the block back, and which a graph would take over.
         same_len("data", data.len(), self.len)?;
+        stream.core().refuse_under_capture()?;
         let _queueing = Queueing::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
         let copied = held.view_mut().upload(stream, data);
@@ -246,8 +249,9 @@ impl<T: Pod> Movable<T> {
     /// Copies the buffer to the host on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// See [`Movable::hold`].
+    /// [`Error::Invalid`] if the stream is under capture; see also [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
+        stream.core().refuse_under_capture()?;
         let _queueing = Queueing::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
         let copied = held.view().download(stream);

@@ -7,7 +7,7 @@ use common::on_every_device;
 use common::watched::Watched;
 use proptest::prelude::*;
 use warpool::compact::{Budget, Goal};
-use warpool::movable::Movable;
+use warpool::movable::{Movable, MovableId};
 use warpool::pool::Relief;
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -25,6 +25,7 @@ on_every_device! {
     a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not,
     a_block_that_shrinks_gives_its_end_back_behind_every_use,
     a_resize_that_is_refused_leaves_the_block_as_it_was,
+    a_copy_that_is_refused_under_capture_leaves_the_block_to_nobody,
     a_block_pinned_by_its_id_outlives_its_handle,
     a_block_freed_on_another_stream_is_that_streams_at_once,
     a_block_whose_stream_is_captured_does_not_grow_in_place,
@@ -203,6 +204,18 @@ fn a_stale_handle_is_an_error(device: &Device) {
     let second = pool.alloc_movable::<u8>(&stream, 100).unwrap();
     assert_eq!(second.id().index, stale.index);
     assert_ne!(second.id(), stale);
+    let MovableId { index, generation } = second.id();
+    drop(second);
+    // The last two are of blocks that have not been made.
+    let next = generation.wrapping_add(1);
+    for (index, generation) in [(index, generation), (index, next), (index + 1, next)] {
+        let id = MovableId { index, generation };
+        let refused = pool.hold_id(id, &stream).unwrap_err().to_string();
+        assert!(refused.contains("stale"), "{refused}");
+    }
+    let third = pool.alloc_movable::<u8>(&stream, 100).unwrap();
+    drop(pool.hold_id(third.id(), &stream).unwrap());
+    pool.check_invariants().unwrap();
 }
 
 fn a_use_on_another_stream_is_waited_for(device: &Device) {
@@ -365,6 +378,23 @@ fn a_resize_that_is_refused_leaves_the_block_as_it_was(device: &Device) {
     check(&block, &stream, 1);
     pool.check_invariants().unwrap();
     drop(fixed);
+}
+
+fn a_copy_that_is_refused_under_capture_leaves_the_block_to_nobody(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let stream = device.stream().unwrap();
+    let mut block = make(&pool, &stream, 1, 1000);
+    let capture = stream.begin_capture().unwrap();
+    let up = block.upload(&stream, &contents(2, 1000)).unwrap_err();
+    let down = block.download(&stream).unwrap_err();
+    for refused in [up, down] {
+        assert!(refused.to_string().contains("capture"), "{refused}");
+    }
+    let graph = capture.end().unwrap();
+    // What the graph had would not be resized.
+    block.resize(&stream, 900).unwrap();
+    assert_eq!(block.download(&stream).unwrap(), contents(1, 1000)[..900]);
+    drop(graph);
 }
 
 fn a_block_pinned_by_its_id_outlives_its_handle(device: &Device) {

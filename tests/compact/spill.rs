@@ -185,6 +185,37 @@ fn a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are(device: &De
     whole(&pool);
 }
 
+fn a_copy_that_is_refused_brings_no_block_back(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let mut block = filled(&pool, &stream, 7, 4 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let away = || pool.stats().spilled.current;
+    assert_eq!(away(), 4 * MIB as u64);
+    let refused = block.upload(&stream, &[1; 5]).unwrap_err().to_string();
+    assert!(refused.contains("data"), "{refused}");
+    let capture = stream.begin_capture().unwrap();
+    assert!(block.upload(&stream, &vec![1; 4 * MIB]).is_err());
+    assert!(block.download(&stream).is_err());
+    drop(capture);
+    assert_eq!(away(), 4 * MIB as u64);
+    assert!(is_all(&block, &stream, 7));
+    assert_eq!(away(), 0);
+    whole(&pool);
+}
+
+fn a_block_on_the_host_is_freed_on_no_stream_of_another_device(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 4 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let other = common::host();
+    let refused = block.free_on(&other.stream().unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("stream"), "{refused}");
+    assert_eq!(pool.stats().spilled.current, 0);
+    whole(&pool);
+}
+
 fn a_block_that_comes_back_elsewhere_tells_its_callback(device: &Device) {
     let (pool, _host) = spilling(device, 8);
     let stream = device.stream().unwrap();
@@ -395,6 +426,8 @@ on_every_device! {
     a_block_is_brought_back_ahead_of_its_hold,
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
     a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
+    a_copy_that_is_refused_brings_no_block_back,
+    a_block_on_the_host_is_freed_on_no_stream_of_another_device,
     a_block_that_comes_back_elsewhere_tells_its_callback,
     a_block_on_the_host_is_shrunk_there_whatever_room_the_whole_would_need,
     a_block_that_is_shrunk_while_it_comes_back_has_what_is_left_of_it,
@@ -410,6 +443,8 @@ on_the_simulated_device! {
     a_block_is_brought_back_ahead_of_its_hold,
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
     a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
+    a_copy_that_is_refused_brings_no_block_back,
+    a_block_on_the_host_is_freed_on_no_stream_of_another_device,
     a_block_that_comes_back_elsewhere_tells_its_callback,
     a_block_on_the_host_is_shrunk_there_whatever_room_the_whole_would_need,
     a_block_that_is_shrunk_while_it_comes_back_has_what_is_left_of_it,
