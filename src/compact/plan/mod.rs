@@ -181,7 +181,9 @@ impl Planner {
     /// larger ones it returns the tightest hole.
     #[must_use]
     pub fn place(&self, layout: &Layout, bytes: u64) -> Option<u64> {
-        let tightest = layout.holes_of(bytes.max(1)).next()?;
+        // Nothing lies also where a hole begins or ends, and beyond all memory.
+        let bytes = bytes.max(1);
+        let tightest = layout.holes_of(bytes).next()?;
         match Stretches::whole(layout) {
             Some(stretches) => Some(
                 self.search(&stretches, bytes, self.budget)
@@ -209,7 +211,7 @@ impl Planner {
     }
 
     fn plan_hole(&self, layout: &Layout, bytes: u64) -> Option<Plan> {
-        if let Some(hole) = layout.holes_of(bytes.max(1)).next() {
+        if let Some(hole) = layout.holes_of(bytes).next() {
             return Some(Plan {
                 hole: Some(hole.addr),
                 largest_hole: layout.largest_hole(),
@@ -287,6 +289,18 @@ mod tests {
         assert_eq!(planner.recent.len(), REMEMBERED);
         assert_eq!(planner.recent.front(), Some(&5));
         assert_eq!(planner.recent.back(), Some(&(REMEMBERED as u64 + 4)));
+    }
+
+    #[test]
+    fn a_hole_of_no_bytes_takes_no_moves() {
+        let planner = Planner::new();
+        for (kinds, hole) in [("m.m", Some(10)), ("mm", None), ("", None)] {
+            let extents = extents_from(0, kinds, &[10; 3]);
+            let layout = Layout::from_extents(extents).expect("ascends");
+            assert_eq!(planner.place(&layout, 0), hole, "{kinds}");
+            let plan = planner.plan(&layout, &Goal::Hole(0));
+            assert_eq!(plan.map(|it| it.moves), (!kinds.is_empty()).then_some(0));
+        }
     }
 
     #[test]

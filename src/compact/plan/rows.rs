@@ -33,7 +33,7 @@ pub(in crate::compact) fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Opt
             Kind::Movable => live += extent.bytes,
             Kind::Fixed => continue,
         }
-        while first <= last && (extents[first].kind == Kind::Movable || free >= bytes.max(1)) {
+        while first <= last && (extents[first].kind == Kind::Movable || free >= bytes) {
             if extents[first].kind == Kind::Movable {
                 live -= extents[first].bytes;
             } else {
