@@ -13,6 +13,12 @@ use crate::error::{Error, Result};
 use crate::pool::{Block, Event};
 use crate::seeded::seeded;
 
+/// The error for an id without a block.
+pub(super) fn stale(id: MovableId) -> Error {
+    let why = format!("{id:?} was freed, or is another pool's: drop stale handles");
+    Error::invalid("id", why)
+}
+
 /// Number of marks from which those that are done are removed.
 const MANY: usize = 16;
 
@@ -131,11 +137,6 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether there is a block, on the device or on the host.
-    fn is_there(&self) -> bool {
-        self.block.is_some() || self.away.is_some()
-    }
-
     /// Adds what a move of the block has to wait for.
     pub(super) fn note_to(&self, uses: &mut Marks) {
         uses.note_all(&self.ready);
@@ -222,22 +223,18 @@ impl Table {
         (self.len() + usize::from(self.spare.is_empty())) as u64
     }
 
+    /// The handle of a block that is not freed. An id that no handle ever had may find an entry without a block.
     pub(super) fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
         entry
-            .filter(|entry| entry.generation == id.generation && entry.is_there() && !entry.doomed)
-            .ok_or_else(|| {
-                Error::invalid(
-                    "id",
-                    format!("{id:?} was freed, or is another pool's: drop stale handles"),
-                )
-            })
+            .filter(|entry| entry.generation == id.generation && !entry.doomed)
+            .ok_or_else(|| stale(id))
     }
 
     /// The handle, even if it is freed but still held.
     pub(super) fn place(&mut self, id: MovableId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
-        entry.filter(|entry| entry.generation == id.generation && entry.is_there())
+        entry.filter(|entry| entry.generation == id.generation)
     }
 
     /// The handle of the block at `offset`.
@@ -291,9 +288,6 @@ impl Table {
         }
         let block = entry.block.take();
         let away = entry.away.take();
-        if block.is_none() && away.is_none() {
-            return None;
-        }
         let mut uses = std::mem::take(&mut entry.ready);
         uses.note_all(&std::mem::take(&mut entry.uses));
         if words {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::block_table::stale;
 use super::id::MovableId;
 use super::pointers::Place;
 use super::registry::{Registry, State};
@@ -21,16 +22,14 @@ impl Registry {
         }
         let _queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
-        state.holds += 1;
-        let now = state.holds;
+        let now = state.holds + 1;
         let entry = state.table.entry(id)?;
+        let block = entry.block.as_ref().ok_or_else(|| stale(id))?;
+        let held = (block.addr(), block.bytes());
         entry.held_at = now;
-        let block = entry.block.as_ref();
-        let held = block
-            .map(|block| (block.addr(), block.bytes()))
-            .ok_or_else(|| Error::invalid("id", "it was freed"))?;
         entry.holds += 1;
         let ready = entry.ready.lacking(&stream.core().timeline);
+        state.holds = now;
         drop(state);
         // Not under the lock: the driver may block the caller if the stream has much queued. The hold keeps the
         // block in place.

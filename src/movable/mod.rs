@@ -285,11 +285,10 @@ impl Movable<u64> {
     /// of the array holds both.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the block was freed by its id, or its words are registered already.
+    /// [`Error::Invalid`] if its words are registered already.
     pub fn register_pointers(&self) -> Result<PointerArray> {
         let slots = self.len as u64;
         let mut state = self.registry.all_here()?;
-        state.table.entry(self.id)?;
         let place = pointers::Place::Block(self.id);
         let key = state.arrays.add(place, slots, None)?;
         drop(state);

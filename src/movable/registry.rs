@@ -149,8 +149,8 @@ impl Registry {
         Ok(state.table.add(block, state.holds))
     }
 
-    /// Frees a block after all its uses, once it is not held: on `stream` if given, otherwise on the stream
-    /// it was allocated on.
+    /// Frees a block after all its uses, once it is not held: on `stream`, of its device, if given, otherwise on the
+    /// stream it was allocated on.
     pub(crate) fn free(&self, id: MovableId, stream: Option<&Stream>) -> Result<()> {
         let left = {
             let mut state = lock(&self.state);
@@ -163,26 +163,25 @@ impl Registry {
             state.listeners -= usize::from(listens);
             left
         };
-        let checked = stream.map_or(Ok(()), |stream| self.check_stream(stream));
         // A spilled block has no device memory to free.
         let Some((left, block)) = left.and_then(|mut left| {
             let block = left.block.take()?;
             Some((left, block))
         }) else {
-            return checked;
+            return Ok(());
         };
         block.lane().shared.set_movable(&block, false);
         match stream {
-            Some(stream) if checked.is_ok() => {
+            Some(stream) => {
                 left.uses.wait_surely_on(&stream.core().timeline);
                 block.free_on(stream)
             }
-            _ => {
+            None => {
                 if !seeded!("movable-freed-under-its-uses") {
                     left.uses.wait_surely_on(&block.lane().stream.timeline);
                 }
                 drop(block);
-                checked
+                Ok(())
             }
         }
     }

@@ -264,7 +264,8 @@ impl State {
     fn check_copy(&mut self, id: MovableId, begun: &Copying) -> Result<bool> {
         let are_right = self.check_pointers()?;
         let entry = self.table.entry(id)?;
-        match entry.holds > 1 || entry.held_at != begun.held_at {
+        // Each hold changes that, also one that has ended.
+        match entry.held_at != begun.held_at {
             true => Err(held()),
             false => Ok(are_right && entry.copied == Some(true)),
         }

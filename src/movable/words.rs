@@ -60,3 +60,23 @@ impl Words {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_entries_than_there_are_addresses_for_are_refused_and_nothing_is_mapped() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let mut words = Words::new(&device, &Overhead::default()).unwrap();
+        words.ensure(1, &stream).unwrap();
+        for entries in [ENTRIES + 1, u64::MAX] {
+            let refused = words.ensure(entries, &stream).unwrap_err().to_string();
+            assert!(refused.contains("drop some"), "{refused}");
+        }
+        assert_eq!(words.mapped.len(), 1);
+        stream.synchronize().unwrap();
+    }
+}

@@ -3,7 +3,7 @@
 use crate::common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::watched::Watched;
@@ -12,7 +12,7 @@ use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::movable::{Movable, PointerArray};
-use warpool::pool::HandleSize;
+use warpool::pool::{HandleSize, Relief};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
 on_every_device! {
@@ -426,6 +426,43 @@ fn a_block_freed_in_a_host_call_is_waited_for_by_another_thread() {
     gate.open();
     ground.other.synchronize().unwrap();
     ground.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_block_is_freed_in_a_host_call_on_no_stream_of_another_device() {
+    let ground = Ground::new(PoolConfig::default());
+    let block = ground.pool.alloc_movable::<u64>(&ground.stream, 5000);
+    let (block, theirs) = (block.unwrap(), common::host().stream().unwrap());
+    let (tell, told) = mpsc::channel();
+    let free = move || tell.send(block.free_on(&theirs)).unwrap();
+    let (backend, raw) = (ground.device.backend(), ground.other.raw());
+    backend.host_call(raw, Box::new(free)).unwrap();
+    let refused = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert!(refused.to_string().contains("stream"), "{refused}");
+}
+
+/// Nothing was held when the resize began.
+#[test]
+fn a_block_that_a_callback_holds_while_a_larger_one_is_made_stays_as_it_is() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut block = pool.alloc_movable::<u64>(&stream, 250_000).unwrap();
+    block.upload(&stream, &contents(1, 250_000)).unwrap();
+    let (from, id) = (pool.clone(), block.id());
+    let spare = Mutex::new(Some(pool.alloc(&stream, 5 << 20).unwrap()));
+    pool.on_pressure(move |_| match spare.lock().unwrap().take() {
+        Some(_) => {
+            // For ever.
+            std::mem::forget(from.hold_id(id, &other).unwrap());
+            Relief::Retry
+        }
+        None => Relief::Exhausted,
+    });
+    let refused = block.resize(&stream, 500_000).unwrap_err().to_string();
+    assert!(refused.contains("held"), "{refused}");
+    assert!(block.download(&stream).unwrap() == contents(1, 250_000));
+    pool.check_invariants().unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use common::variables::{is_on_from, number_from};
 use common::{devices, host};
-use warpool::compact::{Budget, Goal, Move, MoveTable, SlideTable};
+use warpool::compact::{Budget, Goal, Kind, Move, MoveTable, SlideTable};
 use warpool::convert::{Rounding, convert};
 use warpool::device::sim::SimConfig;
 use warpool::device::{Launch, RawEvent, RawStream};
@@ -137,6 +137,11 @@ fn movable_memory_takes_none_of_another_device(pool: &Pool, stream: &Stream, the
     let array = movable.register_pointers().unwrap();
     refused(array.hold(theirs), "stream");
     refused(array.unregister(theirs), "stream");
+    let fixed = pool.alloc(stream, 64).unwrap();
+    // SAFETY: the array goes before its memory.
+    let array = unsafe { pool.register_pointers(stream, fixed.addr(), 8) }.unwrap();
+    refused(array.hold(theirs), "stream");
+    drop(array);
     drop(movable.register_pointers().unwrap());
     assert_eq!(movable.download(stream).unwrap(), [7; 100]);
     let before = pool.stats().blocks.current;
@@ -350,8 +355,18 @@ fn a_goal_of_nothing_or_of_everything_moves_nothing() {
             let moved = pool.compact(&Goal::Hole(bytes)).unwrap();
             assert_eq!((moved.bytes, moved.reached), (0, bytes == 0), "{bytes}");
         }
-        let mut pass = pool.begin_compaction(Goal::Full, Budget::bytes(0)).unwrap();
-        while !pass.step().unwrap().finished {}
+        let layout = pool.layout().unwrap();
+        let of = |kind| layout.extents().find(move |it| it.kind == kind);
+        let at = of(Kind::Movable).unwrap().addr;
+        let goal = Goal::EmptyHandles {
+            handles: vec![(at, 0), (at + 100, 0)],
+            bytes: 1,
+        };
+        assert_eq!(pool.compact(&goal).unwrap().bytes, 0);
+        for budget in [Budget::bytes(0), Budget::micros(f64::NAN)] {
+            let mut pass = pool.begin_compaction(Goal::Full, budget).unwrap();
+            while !pass.step().unwrap().finished {}
+        }
         drop(block);
     });
 }

@@ -39,6 +39,8 @@ fn arrays_with_a_slot_in_common_are_refused_and_others_are_not() {
     let fixed = |arrays: &mut Arrays, addr, slots| arrays.add(Place::Fixed(addr), slots, None);
     let first = fixed(&mut arrays, 800, 10).expect("no other");
     fixed(&mut arrays, 840, 0).expect("no slots");
+    let none = fixed(&mut arrays, 800, 0).expect("no slots");
+    arrays.remove(none);
     fixed(&mut arrays, 960, 10).expect("no other");
     for (addr, slots) in [
         (800, 1),
