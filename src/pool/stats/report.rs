@@ -348,14 +348,12 @@ mod json {
         figures.collect()
     }
 
-    impl StreamStats {
-        fn json(&self) -> Value {
-            let mut value = rows(&self.rows());
-            value["stream"] = self.stream.into();
-            value["stream_name"] = self.stream_name.clone().into();
-            value["cached_bytes"] = self.cached_bytes.into();
-            value
-        }
+    fn stream(stream: &StreamStats) -> Value {
+        let mut value = rows(&stream.rows());
+        value["stream"] = stream.stream.into();
+        value["stream_name"] = stream.stream_name.clone().into();
+        value["cached_bytes"] = stream.cached_bytes.into();
+        value
     }
 
     impl PoolStats {
@@ -373,7 +371,7 @@ mod json {
             value["steps"] = fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
                 steal, grow, driver_ns, relieved, out_of_memory);
             value["calls"] = fields!(calls: created, mapped, remapped, unmapped, released);
-            value["streams"] = self.streams.iter().map(StreamStats::json).collect();
+            value["streams"] = self.streams.iter().map(stream).collect();
             value.to_string()
         }
     }
