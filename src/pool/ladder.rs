@@ -133,14 +133,10 @@ impl<'a> Climb<'a> {
         self.terms.pending = core.config.reuse.device_wait;
     }
 
-    fn stream(&self) -> StreamIndex {
-        self.lane.slot
-    }
-
     /// The block itself, or for a slot the first slot of a slab made of the block.
     fn cut(&self, core: &mut Core, block: Grant) -> Grant {
         match is_slot(self.bytes) {
-            true => core.make_slab(self.stream(), block, self.bytes),
+            true => core.make_slab(self.lane.slot, block, self.bytes),
             false => block,
         }
     }
@@ -165,7 +161,7 @@ impl<'a> Climb<'a> {
         }
         let missed = self.lane.settle(self.bytes, self.requested);
         let missed = missed.inspect_err(|_| {
-            let epoch = Epoch::new(self.stream(), self.lane.open_tick());
+            let epoch = Epoch::new(self.lane.slot, self.lane.open_tick());
             core.give_granted(grant, self.bytes, epoch);
         })?;
         self.lane.served(self.bytes, missed, core);
@@ -273,7 +269,7 @@ impl Shared {
         mut core: CoreGuard<'_>,
         (grant, bytes, epoch): (Grant, u64, Epoch),
     ) -> Result<Option<Grant>> {
-        let waits = Job::from(core.waits_for(climb.stream(), [epoch]));
+        let waits = Job::from(core.waits_for(climb.lane.slot, [epoch]));
         core.under_way.jobs += 1;
         core.under_way.held += bytes;
         drop(core);
@@ -319,18 +315,16 @@ impl Shared {
         (self.core.lock(), then)
     }
 
-    /// Waits until a job of another thread has ended.
-    pub(super) fn wait_for_others<'l>(&'l self, core: CoreGuard<'l>) -> CoreGuard<'l> {
-        let ended = core.under_way.ended;
-        drop(core);
-        for looks in 0.. {
+    /// Waits until a job of another thread has ended, if one is under way.
+    pub(super) fn wait_for_others<'l>(&'l self, mut core: CoreGuard<'l>) -> CoreGuard<'l> {
+        let (ended, mut looks) = (core.under_way.ended, 0);
+        while core.under_way.jobs > 0 && core.under_way.ended == ended {
+            drop(core);
             pause(looks);
-            let core = self.core.lock();
-            if core.under_way.jobs == 0 || core.under_way.ended != ended {
-                return core;
-            }
+            looks += 1;
+            core = self.core.lock();
         }
-        self.core.lock()
+        core
     }
 
     /// Registers a step; lower ranks come first.

@@ -86,11 +86,6 @@ impl Default for Cache {
 
 impl Cache {
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }

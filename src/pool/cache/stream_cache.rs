@@ -322,7 +322,7 @@ impl Lane {
     /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
     #[inline]
     pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
-        let fits = state.cache.bytes + bytes <= state.room || state.cache.is_empty();
+        let fits = state.cache.bytes + bytes <= state.room || state.cache.bytes == 0;
         fits && !state.cache.is_full() && !state.aside
     }
 

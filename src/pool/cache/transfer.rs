@@ -120,7 +120,7 @@ impl Lane {
     }
 
     /// Takes a block of exactly `bytes` from a batch of the lane's own stream, else from one that its stream runs
-    /// behind, or has `waited` for; and says which. The rest of the batch goes into the cache, if there is room.
+    /// behind, or has `waited` for; and says which.
     pub(crate) fn take_batch(&self, bytes: u64, waited: bool) -> Option<(Cached, Told)> {
         let transfer = &self.shared.transfer;
         if !transfer.has_any() {
@@ -137,7 +137,12 @@ impl Lane {
         let at = own.or_else(|| find(&|batch| early || self.is_behind(batch)))?;
         let mut batch = state.batches.remove(at)?;
         let block = batch.blocks.pop();
-        self.keep_blocks(&mut batch.blocks);
+        // The stream runs behind all of them: the others go into the cache, while there is room.
+        let (tick, mut kept) = (self.open_tick(), latch(&self.state));
+        while let Some(block) = batch.blocks.pop_if(|it| self.has_room(&kept, it.bytes)) {
+            kept.cache.push(Cached { tick, ..block });
+        }
+        drop(kept);
         match batch.blocks.is_empty() {
             true => state.spare.push(batch.blocks),
             false => state.batches.push_front(batch),
@@ -206,15 +211,6 @@ impl Lane {
         let others = lanes.iter().filter(|lane| !std::ptr::eq(&***lane, self));
         let mut others = others.filter(|lane| any || lane.slot == self.slot);
         others.any(|lane| lane.make_batch(bytes, 1, core))
-    }
-
-    /// Moves blocks that the lane's stream runs behind into the cache, while there is room.
-    fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
-        let tick = self.open_tick();
-        let mut state = latch(&self.state);
-        while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
-            state.cache.push(Cached { tick, ..block });
-        }
     }
 
     /// Empties the `bins` of the cache into the heap; true if they had anything. Releases the latch before the heap

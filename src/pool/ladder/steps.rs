@@ -27,7 +27,7 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Asks the driver how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let mut questions = (core.ask_how_far(climb.stream(), climb.bytes)).unwrap_or_default();
+    let mut questions = (core.ask_how_far(climb.lane.slot, climb.bytes)).unwrap_or_default();
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
     work_or_next(ask::some(questions), Then::Look)
@@ -40,7 +40,7 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     }
     let lane = climb.lane;
     let beside = (lane.is_crowded(), lane.shared.transfer.has_used());
-    let job = core.begin_overlapping(climb.stream(), climb.size, beside);
+    let job = core.begin_overlapping(climb.lane.slot, climb.size, beside);
     work_or_next(job, Then::Next)
 }
 
@@ -83,15 +83,15 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if !(pays && core.is_merged_for(climb.size)) {
         return NEXT;
     }
-    let waits = core.unify(climb.stream());
+    let waits = core.unify(climb.lane.slot);
     if let Some(turn) = wait(waits, &mut climb.waits_left) {
         return turn;
     }
-    let Some(id) = core.ready(climb.stream(), climb.size) else {
+    let Some(id) = core.ready(climb.lane.slot, climb.size) else {
         return NEXT;
     };
     core.count(Told::StreamWait(climb.size));
-    let block = core.take(id, climb.size, climb.stream());
+    let block = core.take(id, climb.size, climb.lane.slot);
     Turn::Served(climb.cut(core, block))
 }
 
@@ -100,7 +100,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if !climb.terms.pending {
         return NEXT;
     }
-    let stream = climb.stream();
+    let stream = climb.lane.slot;
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
     if let Some((id, slot, history)) = slot.flatten() {
         core.count(Told::StreamWait(climb.bytes));
@@ -127,7 +127,7 @@ pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
 pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
+    let Some(plan) = core.plan(climb.lane.slot, climb.size, climb.terms) else {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return waiting(climb, core);
     };
@@ -141,7 +141,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         false => Then::Again,
     };
     let has_all = plan.lacking == 0;
-    let job = has_all.then(|| core.begin_mapping(climb.stream(), plan.placement, &plan.idle));
+    let job = has_all.then(|| core.begin_mapping(climb.lane.slot, plan.placement, &plan.idle));
     work_or_next(job.flatten(), then)
 }
 
@@ -156,7 +156,7 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let waits = core.unify(climb.stream());
+    let waits = core.unify(climb.lane.slot);
     if let Some(turn) = wait(waits, &mut climb.merges_left) {
         return turn;
     }
@@ -168,7 +168,7 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Unmaps stale mappings that hold released memory or addresses; the host waits for that.
 pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let (stream, size, terms) = (climb.stream(), climb.size, climb.terms);
+    let (stream, size, terms) = (climb.lane.slot, climb.size, climb.terms);
     let no_place = || !core.retiring.is_empty() && core.plan(stream, size, terms).is_none();
     if core.arena.left_over() == 0 && !no_place() {
         return NEXT;
@@ -179,7 +179,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 /// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
 /// cheapest placement do not suffice, releases all, provided that they and new ones suffice for the request.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let plan = core.plan(climb.stream(), climb.size, climb.terms);
+    let plan = core.plan(climb.lane.slot, climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking != 0).and_then(|plan| {
         let bytes = plan.lacking + total(&plan.idle);
         let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
