@@ -36,7 +36,7 @@ wp_u32 ranges_at_or_below(const wp_move *ranges, wp_u32 count, wp_u64 slot) {
 } // namespace
 
 extern "C" int wp_host_relocate(const wp_relocate *args) {
-    if (!aligned(args->moves, 16))
+    if (!aligned(args->moves, 16) || args->large > args->tiles)
         return WP_INVALID;
     const wp_packed_move *moves = at<const wp_packed_move>(args->moves);
     wp_u64 count = args->small + args->large;
@@ -48,7 +48,7 @@ extern "C" int wp_host_relocate(const wp_relocate *args) {
 }
 
 extern "C" int wp_host_slide(const wp_slide *args) {
-    if (!aligned(args->lo, WP_SLIDE_TILE) || args->hi < args->lo)
+    if (!aligned(args->lo, WP_SLIDE_TILE) || args->hi < args->lo || !aligned(args->scratch, 16))
         return WP_INVALID;
     const wp_move *moves = at<const wp_move>(args->moves);
     for (wp_u32 i = 0; i < args->count; ++i)
@@ -57,7 +57,7 @@ extern "C" int wp_host_slide(const wp_slide *args) {
 }
 
 extern "C" int wp_host_patch(const wp_patch *args) {
-    if (!aligned(args->slots, 8))
+    if (!aligned(args->slots, 8) || !aligned(args->ranges, 8))
         return WP_INVALID;
     const wp_move *ranges = at<const wp_move>(args->ranges);
     wp_u64 *slots = at<wp_u64>(args->slots);

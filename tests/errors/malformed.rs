@@ -251,6 +251,12 @@ fn shapes_and_ranges_that_do_not_fit_each_other_are_refused() {
     });
 }
 
+/// A table of one move of no bytes.
+#[repr(align(16))]
+struct Table(#[expect(dead_code, reason = "a kernel reads it")] [u64; 2]);
+
+static NO_MOVE: Table = Table([0; 2]);
+
 /// Launches of every kernel that takes arguments that can be wrong, each with one that is.
 fn wrong_launches() -> Vec<Launch> {
     // SAFETY: the arguments of the kernels are numbers and addresses as numbers.
@@ -313,6 +319,11 @@ fn wrong_launches() -> Vec<Launch> {
                 ..std::mem::zeroed()
             }),
             Launch::Relocate(odd),
+            Launch::Relocate(abi::wp_relocate {
+                moves: std::ptr::from_ref(&NO_MOVE).addr() as u64,
+                large: 1,
+                ..std::mem::zeroed()
+            }),
             Launch::Slide(abi::wp_slide {
                 lo: 8,
                 hi: 8,
@@ -322,8 +333,16 @@ fn wrong_launches() -> Vec<Launch> {
                 lo: 1 << 20,
                 ..std::mem::zeroed()
             }),
+            Launch::Slide(abi::wp_slide {
+                scratch: 8,
+                ..std::mem::zeroed()
+            }),
             Launch::Patch(abi::wp_patch {
                 slots: 4,
+                ..std::mem::zeroed()
+            }),
+            Launch::Patch(abi::wp_patch {
+                ranges: 4,
                 ..std::mem::zeroed()
             }),
             Launch::Scatter(abi::wp_scatter {
