@@ -62,7 +62,6 @@ impl Words {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 
