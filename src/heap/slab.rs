@@ -97,6 +97,7 @@ pub(crate) struct Slabs {
     partial: BTreeSet<Key>,
     /// Allocated slots by class.
     out: Vec<u64>,
+    free_bytes: u64,
     /// Free slots by the stream of their epoch.
     of_stream: Vec<u64>,
 }
@@ -112,9 +113,7 @@ fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
 
 impl Slabs {
     pub(crate) fn free_bytes(&self) -> u64 {
-        let slabs = self.partial.iter().map(|key| self.get(key.3));
-        let bytes = slabs.map(|slab| u64::from(slab.free.count_ones()) * slab.bytes);
-        bytes.sum()
+        self.free_bytes
     }
 
     /// Whether no free slot waits for work of `stream`.
@@ -189,6 +188,7 @@ impl Slabs {
             ticks: [epoch.tick; MOST_SLOTS as usize],
         };
         let id = self.spare.pop().unwrap_or(self.table.len() as Id);
+        self.free_bytes += slots * bytes;
         (0..slots).for_each(|_| count(&mut self.of_stream, owner as usize, true));
         self.partial.insert(slab.key(id));
         match self.table.get_mut(id as usize) {
@@ -207,6 +207,7 @@ impl Slabs {
         }
         count(&mut self.of_stream, before as usize, false);
         count(&mut self.out, class_of(slab.bytes), true);
+        self.free_bytes -= slab.bytes;
         let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
         let offset = slab.addr(slot) - short;
         Grant { id, offset }
@@ -225,6 +226,7 @@ impl Slabs {
         slab.ticks[slot] = tick * u64::from(!seeded!("slot-forgets-its-history"));
         count(&mut self.of_stream, stream as usize, true);
         count(&mut self.out, class_of(slab.bytes), false);
+        self.free_bytes += slab.bytes;
         slab.free == slab.all()
     }
 
@@ -233,6 +235,7 @@ impl Slabs {
         let slab = &mut self.table[id as usize];
         self.partial.remove(&slab.key(id));
         self.spare.push(id);
+        self.free_bytes -= u64::from(slab.slots) * slab.bytes;
         for &stream in &slab.streams[..slab.slots as usize] {
             count(&mut self.of_stream, stream as usize, false);
         }
@@ -241,7 +244,7 @@ impl Slabs {
 
     /// Checks that all books agree.
     pub(crate) fn check(&self, extents: &Extents) -> Result<(), String> {
-        let mut of_stream = vec![0; self.of_stream.len()];
+        let (mut free, mut of_stream) = (0, vec![0; self.of_stream.len()]);
         let slabs = (0..).zip(&self.table);
         for (id, slab) in slabs.filter(|(_, slab)| slab.extent != NONE) {
             let extent = extents.get(slab.extent);
@@ -252,11 +255,13 @@ impl Slabs {
             let is_partial = self.partial.contains(&slab.key(id));
             let agrees = slab.free & !slab.all() == 0 && is_partial == (slab.free != 0);
             ensure!(agrees => "slab {id}: {:#x} are free", slab.free);
-            slab.epochs()
-                .for_each(|it| of_stream[it.stream as usize] += 1);
+            free += u64::from(slab.free.count_ones()) * slab.bytes;
+            let epochs = slab.epochs();
+            epochs.for_each(|it| of_stream[it.stream as usize] += 1);
         }
-        let counted = &self.of_stream;
-        ensure!(of_stream == *counted => "{of_stream:?} slots are free, counted {counted:?}");
+        let counted = self.free_bytes;
+        ensure!(free == counted && of_stream == self.of_stream =>
+            "slots have {free} bytes free, counted {counted}");
         Ok(())
     }
 }

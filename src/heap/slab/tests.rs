@@ -120,6 +120,8 @@ fn a_slab_that_is_not_its_extent_is_found() {
 fn slots_that_are_not_counted_as_they_are_are_found() {
     let mut books = books();
     let stream = books.stream as usize;
+    let free = books.slabs.free_bytes;
+    assert!(books.finds(|it| &mut it.slabs.free_bytes, free + 16));
     let mut counted = books.slabs.of_stream.clone();
     counted[stream] += 1;
     assert!(books.finds(|it| &mut it.slabs.of_stream, counted));
@@ -134,6 +136,7 @@ fn slots_that_are_not_counted_as_they_are_are_found() {
     assert!(books.finds(|it| &mut it.slabs.partial, more));
     // Bits of slots that there are not, though all is counted as if there were.
     let slabs = &mut books.slabs;
+    slabs.free_bytes += 48;
     slabs.of_stream[stream] += 1;
     slabs.table[0].streams[20] = books.stream;
     slabs.table[0].free |= 1 << 20;
