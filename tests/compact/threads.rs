@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::watched::Watched;
-use common::{BackendOf, Gate, Memory, on_every_device};
+use common::{BackendOf, Gate, Memory, on_every_device, write};
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
-use warpool::movable::{Movable, PointerArray};
+use warpool::movable::{Movable, MovableId, PointerArray};
 use warpool::pool::{HandleSize, Relief};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -441,28 +441,92 @@ fn a_block_is_freed_in_a_host_call_on_no_stream_of_another_device() {
     assert!(refused.to_string().contains("stream"), "{refused}");
 }
 
-/// Nothing was held when the resize began.
-#[test]
-fn a_block_that_a_callback_holds_while_a_larger_one_is_made_stays_as_it_is() {
-    let device = common::host();
-    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
-    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+/// The error of a resize during which a callback under pressure makes room and does `more`. The block is as before.
+fn refused_by_a_callback(
+    device: &Device,
+    more: impl Fn(&Pool, MovableId, &Stream) + Send + Sync + 'static,
+    after: impl FnOnce(),
+) -> String {
+    let pool = Pool::new(device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let stream = device.stream().unwrap();
     let mut block = pool.alloc_movable::<u64>(&stream, 250_000).unwrap();
     block.upload(&stream, &contents(1, 250_000)).unwrap();
-    let (from, id) = (pool.clone(), block.id());
+    let (from, id, on) = (pool.clone(), block.id(), stream.clone());
     let spare = Mutex::new(Some(pool.alloc(&stream, 5 << 20).unwrap()));
     pool.on_pressure(move |_| match spare.lock().unwrap().take() {
-        Some(_) => {
-            // For ever.
-            std::mem::forget(from.hold_id(id, &other).unwrap());
+        Some(room) => {
+            drop(room);
+            more(&from, id, &on);
             Relief::Retry
         }
         None => Relief::Exhausted,
     });
-    let refused = block.resize(&stream, 500_000).unwrap_err().to_string();
-    assert!(refused.contains("held"), "{refused}");
+    let refused = block.resize(&stream, 500_000).unwrap_err();
+    after();
     assert!(block.download(&stream).unwrap() == contents(1, 250_000));
     pool.check_invariants().unwrap();
+    refused.to_string()
+}
+
+#[test]
+fn a_block_that_a_callback_holds_while_a_larger_one_is_made_stays_as_it_is() {
+    let device = common::host();
+    let other = device.stream().unwrap();
+    // For ever.
+    let hold = move |pool: &Pool, id, _: &Stream| {
+        std::mem::forget(pool.hold_id(id, &other).unwrap());
+    };
+    let refused = refused_by_a_callback(&device, hold, || ());
+    assert!(refused.contains("held"), "{refused}");
+}
+
+#[test]
+fn a_block_is_not_copied_into_a_capture_that_a_callback_begins() {
+    let (device, watched) = Watched::over(&common::host());
+    let under_way = Arc::new(Mutex::new(None));
+    let its = Arc::clone(&under_way);
+    let begin = move |_: &Pool, _, stream: &Stream| {
+        *its.lock().unwrap() = Some(stream.begin_capture().unwrap());
+    };
+    let end = || drop(under_way.lock().unwrap().take().expect("a capture"));
+    let refused = refused_by_a_callback(&device, begin, end);
+    assert!(refused.contains("capture"), "{refused}");
+    assert_eq!(watched.calls("copy_within"), 0);
+}
+
+#[test]
+fn a_block_is_not_copied_into_a_larger_one_while_an_array_of_pointers_is_held() {
+    let (ground, mut list, target, _array) = pointing();
+    let memory = Memory::new(&ground.device, 8);
+    write(&ground.stream, memory.addr, &[0; 8]);
+    // SAFETY: the memory outlives the array.
+    let array = unsafe {
+        ground
+            .pool
+            .register_pointers(&ground.stream, memory.addr, 1)
+    }
+    .unwrap();
+    let held = array.hold(&ground.other).unwrap();
+    let refused = list.resize(&ground.stream, 5000).unwrap_err().to_string();
+    assert!(refused.contains("pointers"), "{refused}");
+    assert_eq!(ground.watched.calls("copy_within"), 0);
+    drop(held);
+    // Nor if the hold begins while it is copied.
+    let (array, other) = (Arc::new(array), ground.other.clone());
+    let its = Arc::clone(&array);
+    ground.watched.after("before_copy_within", move || {
+        std::thread::spawn(move || std::mem::forget(its.hold(&other).unwrap()))
+            .join()
+            .unwrap();
+    });
+    let refused = list.resize(&ground.stream, 5000).unwrap_err().to_string();
+    assert!(refused.contains("pointers"), "{refused}");
+    assert!(ground.watched.was_hooked(), "nothing was copied");
+    let addr = target.hold(&ground.stream).unwrap().addr();
+    assert_eq!(list.download(&ground.stream).unwrap(), [addr; 1000]);
+    drop(array);
+    list.resize(&ground.stream, 5000).unwrap();
+    ground.pool.check_invariants().unwrap();
 }
 
 #[test]
