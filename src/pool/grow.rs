@@ -339,9 +339,10 @@ impl Core {
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
-        let more = new.next_multiple_of(handle) - new;
+        let whole = new.checked_next_multiple_of(handle);
+        let more = whole.map_or(0, |whole| whole - new);
         let room = (self.most()).saturating_sub(self.reserved() + self.promised());
-        let fits = new + more <= room && more <= placement.spare;
+        let fits = new.saturating_add(more) <= room && more <= placement.spare;
         placement.widened(if fits { more } else { 0 })
     }
 }
