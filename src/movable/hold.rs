@@ -36,7 +36,8 @@ impl Registry {
         if !seeded!("use-after-move")
             && let Err(error) = ready.wait_on(&stream.core().timeline)
         {
-            self.let_go(id, stream);
+            // No captured work has the address.
+            self.let_go_of(id, stream, &[]);
             return Err(error);
         }
         Ok(held)

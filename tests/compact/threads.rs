@@ -530,6 +530,24 @@ fn a_block_is_not_copied_into_a_larger_one_while_an_array_of_pointers_is_held() 
 }
 
 #[test]
+fn a_hold_that_the_driver_refuses_under_capture_is_not_the_graphs() {
+    let ground = Ground::new(PoolConfig::default());
+    let [mut low, _high] = ground.moved();
+    let capture = ground.other.begin_capture().unwrap();
+    ground.watched.fail("event_wait", 1, false);
+    assert!(low.hold(&ground.other).is_err(), "it waited for no move");
+    let graph = capture.end().unwrap();
+    // What a graph has is not resized.
+    low.resize(&ground.stream, 400_000).unwrap();
+    let again = ground.other.begin_capture().unwrap();
+    drop(low.hold(&ground.other).unwrap());
+    let holds = again.end().unwrap();
+    assert!(low.resize(&ground.stream, 300_000).is_err());
+    drop((graph, holds));
+    low.resize(&ground.stream, 300_000).unwrap();
+}
+
+#[test]
 fn an_address_table_that_is_not_made_in_a_host_call_is_waited_for_by_another_thread() {
     let ground = Ground::new(PoolConfig::default());
     ground.watched.fail("fill", 1, false);
