@@ -367,8 +367,8 @@ impl Extents {
         id
     }
 
-    /// Cuts [`start`, `end`) out of a gap and returns it, filed nowhere.
-    fn cut_gap(&mut self, start: u64, end: u64) -> Option<Id> {
+    /// Cuts [`start`, `end`) out of a gap, reserves it for a mapping and returns it. [`Extents::retired`] undoes that.
+    pub(crate) fn reserve(&mut self, start: u64, end: u64) -> Option<Id> {
         let mut id = self.gap_at(start)?;
         if self.get(id).start < start {
             id = self.cut(id, start);
@@ -381,19 +381,13 @@ impl Extents {
                 self.gaps.insert(end, rest);
             }
         }
-        Some(id)
-    }
-
-    /// Reserves [`start`, `end`) of a gap for a mapping and returns it. [`Extents::retired`] undoes that.
-    pub(crate) fn reserve(&mut self, start: u64, end: u64) -> Option<Id> {
-        let id = self.cut_gap(start, end)?;
         self.get_mut(id).state = State::Reserved;
         Some(id)
     }
 
     /// Turns [`start`, `end`) of a gap into a hole behind `epoch` and returns it.
     pub(crate) fn map_gap(&mut self, start: u64, end: u64, epoch: Epoch) -> Option<Id> {
-        let id = self.cut_gap(start, end)?;
+        let id = self.reserve(start, end)?;
         let extent = self.get_mut(id);
         extent.state = State::Free;
         (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
