@@ -30,12 +30,8 @@ pub(crate) const fn is_slot(bytes: u64) -> bool {
 }
 
 const fn spacing(bytes: u64) -> u64 {
-    match bytes {
-        0..=512 => STEP,
-        513..=1024 => 2 * STEP,
-        1025..=2048 => 4 * STEP,
-        _ => 8 * STEP,
-    }
+    let part = bytes.next_power_of_two() / 32;
+    if part > STEP { part } else { STEP }
 }
 
 /// Size for a request of `bytes`, up to [`MOST`].
