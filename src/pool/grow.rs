@@ -224,7 +224,8 @@ impl Core {
         }
         for kept in left {
             if !self.arena.keep(kept.start) {
-                self.retire_again(kept.start, kept.bytes);
+                let again = self.stale_at(kept.start, kept.bytes);
+                self.retiring.extend(again);
             }
         }
         // Their handles are held, so no job releases them.

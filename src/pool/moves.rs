@@ -153,7 +153,8 @@ impl Core {
         for (count, &(id, frame)) in frames.iter().enumerate() {
             if let Err(error) = self.arena.map_again(id, place(frame.start)) {
                 for (_, mapped) in &frames[..count] {
-                    self.retire_again(place(mapped.start), mapped.bytes);
+                    let again = self.stale_at(place(mapped.start), mapped.bytes);
+                    self.retiring.extend(again);
                 }
                 return Err(error);
             }
@@ -175,13 +176,7 @@ impl Core {
         Ok((ways, ids))
     }
 
-    /// Turns a second mapping, which nothing uses, into a stale one.
-    pub(super) fn retire_again(&mut self, at: u64, bytes: u64) {
-        let part = self.stale_at(at, bytes);
-        self.retiring.extend(part);
-    }
-
-    /// Books the mapping at `at`, in a gap, as a stale one that nothing uses.
+    /// Books the second mapping at `at`, in a gap, as a stale one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
         let hole = self.extents.map_gap(at, at + bytes, Epoch::PAST)?;
         Some(self.extents.retire(hole, at, at + bytes))

@@ -115,7 +115,8 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
         climb.restart(&core);
         climb.terms.refused = Some(core.arena.flow().1);
         if is_old {
-            core.retire_again(1 << 30, granule);
+            let old = core.stale_at(1 << 30, granule);
+            core.retiring.extend(old);
         }
         assert_eq!(
             core.plan(lane.slot, bytes, climb.terms).is_some(),
