@@ -39,7 +39,7 @@ impl<S: Element> PoolBuf<S> {
             return Err(Error::invalid("buffer", why));
         }
         let lane = self.block().lane();
-        let scratch = lane.alloc(scratch_bytes(len as u64))?;
+        let scratch = lane.alloc(scratch_bytes(len as u64), lane.slots)?;
         let (rounding, seed) = how.rounding_and_seed();
         let args = abi::wp_inplace {
             addr: self.addr(),

@@ -97,7 +97,7 @@ impl Registry {
             return Ok(());
         }
         let lane = shared.open_lane(stream)?;
-        let block = lane.alloc_block(bytes)?;
+        let block = lane.alloc(bytes, false)?;
         // Launches of a graph may write to all of its memory.
         refuse!(block.is_private() => "stream", "its capture began meanwhile: resize after it");
         let queueing = Queueing::begin(&stream.core().timeline);

@@ -306,7 +306,7 @@ impl Registry {
         };
         let shared = self.shared()?;
         // Without the lock, because the allocation may spill other blocks.
-        let block = shared.open_lane(&up.stream)?.alloc_block(bytes)?;
+        let block = shared.open_lane(&up.stream)?.alloc(bytes, false)?;
         up.wait_for_room()?;
         let mut calls = Calls::new();
         let (unused, emptied) = {

@@ -221,7 +221,7 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
 impl Pool {
     /// A block for `len` elements of `T` that is no slot, so that it can be moved and resized.
     pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
-        self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)
+        self.lane(stream)?.alloc(bytes_of::<T>(len)?, false)
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes. The

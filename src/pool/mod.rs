@@ -218,10 +218,11 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
-        match missed {
-            Some(lane) => lane.alloc_missed(bytes),
-            None => self.lane(stream)?.alloc(bytes),
+        if let Some(lane) = missed {
+            return lane.alloc_missed(bytes);
         }
+        let lane = self.lane(stream)?;
+        lane.alloc(bytes, lane.slots)
     }
 
     /// Releases idle memory to the device, keeps at least `keep` bytes, and returns the bytes released. Waits on

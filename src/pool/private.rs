@@ -190,7 +190,7 @@ impl Lane {
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
             let roomy = gate.try_alloc(bytes.max(GRAPH_SEGMENT))?;
-            let segment = roomy.map_or_else(|| gate.alloc(bytes), Ok)?;
+            let segment = roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?;
             lock(&private.parts).add(segment);
         }
     }

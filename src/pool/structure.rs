@@ -196,7 +196,7 @@ pub(crate) type Lane = Ending<LaneParts>;
 pub(crate) struct LaneParts {
     pub(super) timeline: Arc<Timeline>,
     /// Small requests may become slots.
-    pub(super) slots: bool,
+    pub(crate) slots: bool,
     /// See `observers`.
     pub(super) is_observed: bool,
     pub(crate) state: Latch<LaneState>,

@@ -208,24 +208,17 @@ impl Lane {
         latch(&self.state).cache.bytes
     }
 
-    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
-    pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
-        rounded(requested)?;
-        self.alloc_rounded(size_class::rounded(requested, self.slots), requested)
-    }
-
-    /// As [`Lane::alloc`], but never a slot.
-    pub(crate) fn alloc_block(&self, requested: u64) -> Result<Block> {
-        self.alloc_rounded(rounded(requested)?, requested)
-    }
-
-    fn alloc_rounded(&self, bytes: u64, requested: u64) -> Result<Block> {
+    /// A block of at least `requested` bytes, or with `slots` a slot. The caller holds the pool and the stream, or a
+    /// block of this lane.
+    pub(crate) fn alloc(&self, requested: u64, slots: bool) -> Result<Block> {
+        let whole = rounded(requested)?;
         let mut state = latch(&self.state);
         if let Some(captured) = state.captured.clone() {
             drop(state);
             // A graph's memory has no slabs.
-            return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
+            return captured.alloc_private(whole, requested);
         }
+        let bytes = size_class::rounded(requested, slots);
         if !state.aside
             && let Some(kept) = state.cache.pop(bytes)
         {

@@ -372,7 +372,7 @@ fn a_lane_does_not_end_under_a_request_that_began_while_it_was_retired() {
     let (is_kept, block) = std::thread::scope(|scope| {
         scope.spawn(move || drop(stream));
         until(&|| latch(&lane.state).retired);
-        let asked = scope.spawn(|| asks.lane().alloc(BYTES).unwrap());
+        let asked = scope.spawn(|| asks.lane().alloc(BYTES, true).unwrap());
         freed.free_on(&other).unwrap();
         let is_kept = lock(&shared.books).streams.contains_key(&uid);
         drop(held);
@@ -390,7 +390,7 @@ fn a_lane_that_has_ended_serves_no_request() {
     let (lane, shared) = (world.lane(0), Arc::clone(world.pool.shared()));
     drop(world.pool);
     for bytes in [BYTES, 16] {
-        assert!(lane.alloc(bytes).is_err());
+        assert!(lane.alloc(bytes, true).is_err());
         assert!(lane.try_alloc(bytes).is_err());
     }
     let core = shared.core.lock();
@@ -411,7 +411,7 @@ fn a_request_on_a_lane_that_has_ended_counts_nothing() {
     };
     let before = counted();
     for bytes in [BYTES, 16] {
-        assert!(lane.alloc(bytes).is_err());
+        assert!(lane.alloc(bytes, true).is_err());
         assert!(lane.try_alloc(bytes).is_err());
         assert_eq!(counted(), before, "{bytes}");
     }
