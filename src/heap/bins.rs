@@ -147,9 +147,7 @@ impl Bins {
         if head.map_or(self.others.is_empty(), is_first) {
             return head;
         }
-        let other = self.others.range((bytes, 0, 0)..).next().copied();
-        let both = head.map(|id| place(table, id)).into_iter().chain(other);
-        both.min().map(|(_, _, id)| id)
+        self.filed(table, bytes).next()
     }
 
     /// The first bin behind `bin` that has a hole.
