@@ -196,24 +196,19 @@ impl Lane {
     }
 
     /// Changes whether the lane is leaving, sleeps or is under capture, and so whether its cache is used.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut LaneState) -> T) -> T {
+    pub(super) fn change(&self, change: impl FnOnce(&mut LaneState)) {
         let mut state = latch(&self.state);
-        let outcome = change(&mut state);
+        change(&mut state);
         state.aside = state.leaving || state.asleep || state.captured.is_some();
-        outcome
-    }
-
-    /// Sets which lane of private memory serves requests while the stream is under capture; returns the one before.
-    pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
-        self.change(|state| std::mem::replace(&mut state.captured, captured))
     }
 
     /// Routes requests and frees of the stream to a graph's private memory, or to the pool again.
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {
+        // Held here, so that a lane does not end under the latch.
         let before = latch(&self.state).captured.clone();
         let before = before.as_ref().and_then(|lane| lane.private.as_ref());
         let Some(recorder) = recorder else {
-            self.set_captured(None);
+            self.change(|state| state.captured = None);
             before.inspect(|private| lock(&private.parts).trim());
             return;
         };
@@ -230,7 +225,7 @@ impl Lane {
         lane.others.elsewhere.retire();
         lane.enter();
         if recorder.keep(Box::new(Arc::clone(&lane))) {
-            self.set_captured(Some(lane));
+            self.change(|state| state.captured = Some(lane));
         }
     }
 

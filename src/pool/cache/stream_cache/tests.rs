@@ -210,11 +210,12 @@ fn a_lane_ends_that_a_block_came_back_to_before_it_was_told_of_its_captures_end(
     let captured = latch(&lane.state).captured.clone();
     assert!(captured.is_some());
     drop(capture.end().unwrap());
-    lane.set_captured(captured);
+    lane.change(|state| state.captured.clone_from(&captured));
     drop(block);
     assert_eq!(in_cache(&lane), 0);
     world.pool.check_invariants().unwrap();
-    drop(lane.set_captured(None));
+    lane.change(|state| state.captured = None);
+    drop(captured);
     let lane = {
         let weak = Arc::downgrade(&lane);
         drop(lane);
