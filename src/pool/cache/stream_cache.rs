@@ -193,13 +193,6 @@ impl Lane {
         Ok(state.missed)
     }
 
-    /// Frees into the heap a block that the lane has not counted.
-    pub(crate) fn give_back(&self, block: Cached, core: &mut Core) {
-        let tick = self.open_tick();
-        core.on_the_way.push(Cached { tick, ..block });
-        core.give_on_the_way(self.slot);
-    }
-
     pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
         count(&mut latch(&self.state).counters, &self.others.elsewhere)
     }

@@ -160,7 +160,9 @@ impl Lane {
         let (block, step) = self.take_batch(bytes, false)?;
         if self.settle(bytes, requested).is_err() {
             // The ladder returns the error.
-            self.give_back(block, &mut self.shared.core.lock());
+            let (tick, mut core) = (self.open_tick(), self.shared.core.lock());
+            core.on_the_way.push(Cached { tick, ..block });
+            core.give_on_the_way(self.slot);
             return None;
         }
         step.tell(self.shared.uid);
