@@ -92,13 +92,10 @@ impl Core {
             .filter(move |&other| other != slot)
     }
 
-    /// The smallest hole of at least `bytes`, even if its stream still uses it, and its epoch.
-    pub(super) fn smallest_hole(&self, bytes: u64) -> Option<(Id, Epoch)> {
+    /// The smallest hole of at least `bytes`, even if its stream still uses it.
+    pub(super) fn smallest_hole(&self, bytes: u64) -> Option<Id> {
         let holes = (1..self.extents.slots()).filter_map(|slot| self.extents.best(slot, bytes));
-        let id = holes.min_by_key(|&id| self.extents.get(id).bytes)?;
-        let mut epoch = self.extents.get(id).epoch();
-        epoch.tick *= u64::from(!seeded!("taken-without-a-wait"));
-        Some((id, epoch))
+        holes.min_by_key(|&id| self.extents.get(id).bytes)
     }
 
     /// Takes a block or slot of `bytes` that is ready for `stream`. No driver call.

@@ -107,9 +107,10 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         let grant = core.slabs.take(id, slot, stream);
         return Turn::Behind(grant, climb.bytes, history);
     }
-    let Some((id, epoch)) = core.smallest_hole(climb.size) else {
+    let Some(id) = core.smallest_hole(climb.size) else {
         return NEXT;
     };
+    let epoch = core.extents.get(id).epoch();
     core.count(Told::StreamWait(climb.size));
     let grant = core.take(id, climb.size, stream);
     Turn::Behind(grant, climb.size, epoch)

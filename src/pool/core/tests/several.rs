@@ -214,11 +214,13 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
         made.hole(at * UNIT, units * UNIT, stream);
     }
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
-    assert_eq!(found.1.stream, third);
-    made.core.wait_for(slot, found.1);
-    let grant = made.core.take(found.0, 2 * UNIT, slot);
+    let epoch = made.core.extents.get(found).epoch();
+    assert_eq!(epoch.stream, third);
+    made.core.wait_for(slot, epoch);
+    let grant = made.core.take(found, 2 * UNIT, slot);
     assert_eq!((made.granted(grant), made.core.steps.waits), (8 * UNIT, 1));
-    assert_eq!(made.core.smallest_hole(2 * UNIT).unwrap().1.stream, other);
+    let found = made.core.smallest_hole(2 * UNIT).unwrap();
+    assert_eq!(made.core.extents.get(found).slot, other);
     assert!(made.core.smallest_hole(5 * UNIT).is_none());
 }
 
