@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
-use crate::heap::{Epoch, Grant, StreamIndex};
+use super::free_lists::{ALL_BINS, BINS, Cached};
+use crate::heap::{Epoch, Grant, StreamIndex, UNIT};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
@@ -132,7 +132,9 @@ impl Lane {
             batches.position(|batch| batch.bytes == bytes && fits(batch))
         };
         let own = find(&|batch| batch.stream == self.slot);
-        let at = own.or_else(|| find(&|batch| self.is_behind(batch)))?;
+        // A wait does not cover blocks freed after it.
+        let any = waited && seeded!("taken-over-with-what-was-freed-meanwhile");
+        let at = own.or_else(|| find(&|batch| any || self.is_behind(batch)))?;
         let mut batch = state.batches.remove(at)?;
         let block = batch.blocks.pop();
         // The stream runs behind all of them: the others go into the cache, while there is room.
@@ -177,14 +179,6 @@ impl Lane {
         waited: bool,
         core: &mut Core,
     ) -> Option<Grant> {
-        // A wait does not cover blocks freed after it.
-        if seeded!("taken-over-with-what-was-freed-meanwhile")
-            && waited
-            && self.gather(bytes, any, core)
-        {
-            let mut state = latch(&self.shared.transfer.state);
-            state.batches.iter_mut().for_each(|batch| batch.tick = 0);
-        }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Blocks of the own stream need no wait. Another stream's may be in a batch already.
             let lacks = !any || self.wait_for_batch(bytes).is_none();
@@ -224,12 +218,8 @@ impl Lane {
     /// Empties the `bins` of the cache into the heap; true if they had anything. Releases the latch before the heap
     /// merges them: the heap's lock keeps them from being missed.
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
-        let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
         let blocks = &mut core.on_the_way;
-        (latch(&self.state).cache).drain(bins, |mut block| {
-            block.tick *= u64::from(!forgets);
-            blocks.push(block);
-        });
+        (latch(&self.state).cache).drain(bins, |block| blocks.push(block));
         let any = !blocks.is_empty();
         core.give_on_the_way(self.slot);
         any
@@ -294,7 +284,8 @@ impl Core {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         for block in blocks.drain(..) {
             self.active.sub(block.bytes);
-            let forgets = seeded!("cache-forgets-its-histories");
+            let large = block.bytes * u64::from(seeded!("large-blocks-forget-their-histories"));
+            let forgets = seeded!("cache-forgets-its-histories") || large > BINS as u64 * UNIT;
             let epoch = Epoch::new(stream, block.tick * u64::from(!forgets));
             let (id, offset) = (block.id, block.addr - self.arena.base());
             self.give_granted(Grant { id, offset }, block.bytes, epoch);

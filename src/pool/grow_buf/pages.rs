@@ -120,14 +120,10 @@ fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
     books.under_way.jobs += 1;
     books.under_way.leaving += leaving;
     drop(books);
-    let book = match seeded!("shrunk-bytes-stay-on-the-books") {
-        true => |_: &mut Arena, _, _| {},
-        false => Arena::frame_gone,
-    };
     let mut released = 0;
     while state.frames.len() > state.used
         && let Some(&(frame, _)) = state.frames.last()
-        && let Ok(bytes) = core.take_down(frame, book)
+        && let Ok(bytes) = core.take_down(frame, Arena::frame_gone)
     {
         released += bytes;
         state.frames.pop();
@@ -145,10 +141,8 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
         pages.ask(true);
     }
     drop(arena);
-    for pages in all {
-        if !seeded!("growing-buffers-outlive-their-pool") {
-            let _ = pages.site.unreserve(pages.span);
-        }
+    for pages in (all.iter()).filter(|_| !seeded!("growing-buffers-outlive-their-pool")) {
+        let _ = pages.site.unreserve(pages.span);
     }
 }
 
