@@ -1,6 +1,6 @@
 //! One extent: a range of the arena's addresses in one state.
 
-use super::epoch::{Epoch, FRESH, StreamIndex};
+use super::epoch::Epoch;
 
 /// Blocks of up to this many bytes, as rounded by the pool, are small, as in other GPU allocators. So are
 /// holes of up to this many bytes, which hold small blocks only.
@@ -32,16 +32,15 @@ pub(crate) struct Extent {
     /// Offset in the arena.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// For a free or stale extent, and for one that a job holds, the tick of `slot` after which nothing uses it.
-    pub(crate) tick: u64,
+    /// For a free or stale extent, and for one that a job holds, the work after which nothing uses it; for a block,
+    /// its stream is the one that allocated it.
+    pub(crate) epoch: Epoch,
     pub(crate) prev: Id,
     pub(crate) next: Id,
     /// The hole filed next in the same bin.
     pub(crate) newer: Id,
     /// The hole filed before it in the same bin.
     pub(crate) older: Id,
-    /// The stream that `tick` counts for; for a block, the stream that allocated it.
-    pub(crate) slot: StreamIndex,
     pub(crate) state: State,
     pub(crate) movable: bool,
 }
@@ -52,22 +51,16 @@ impl Extent {
     pub(crate) const BLANK: Self = Self {
         start: 0,
         bytes: 0,
-        tick: 0,
+        epoch: Epoch::PAST,
         prev: NONE,
         next: NONE,
         newer: NIL,
         older: NIL,
-        slot: FRESH,
         state: State::Unused,
         movable: false,
     };
 
     pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes
-    }
-
-    /// For a free, held or stale extent, the work after which nothing uses it.
-    pub(crate) fn epoch(&self) -> Epoch {
-        Epoch::new(self.slot, self.tick)
     }
 }

@@ -28,7 +28,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use super::bins::{Bins, UNIT};
-use super::epoch::{Epoch, FRESH, StreamIndex};
+use super::epoch::{Epoch, StreamIndex};
 use super::extent::{Extent, Id, NIL, NONE, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
@@ -77,7 +77,7 @@ impl Extents {
     }
 
     pub(crate) fn set_slot(&mut self, id: Id, slot: StreamIndex) {
-        self.get_mut(id).slot = slot;
+        self.get_mut(id).epoch.stream = slot;
     }
 
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
@@ -172,20 +172,20 @@ impl Extents {
 
     #[inline(always)]
     fn file(&mut self, id: Id) {
-        let Extent { bytes, slot, .. } = *self.get(id);
+        let Extent { bytes, epoch, .. } = *self.get(id);
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
-        self.indexes[slot as usize].insert(&mut self.table, id, bytes);
+        self.indexes[epoch.stream as usize].insert(&mut self.table, id, bytes);
     }
 
     #[inline(always)]
     fn unfile(&mut self, id: Id) {
-        let Extent { bytes, slot, .. } = *self.get(id);
+        let Extent { bytes, epoch, .. } = *self.get(id);
         self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
-        self.indexes[slot as usize].remove(&mut self.table, id);
+        self.indexes[epoch.stream as usize].remove(&mut self.table, id);
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; returns the upper part.
@@ -201,17 +201,15 @@ impl Extents {
         });
         // Field by field, as in `give`: a record that is copied whole is loaded before its stores are done.
         let lower = self.get_mut(id);
-        let Extent { tick, slot, .. } = *lower;
-        let (state, movable) = (lower.state, lower.movable);
+        let (epoch, state, movable) = (lower.epoch, lower.state, lower.movable);
         lower.bytes = at - start;
         lower.next = upper_id;
         let upper = self.get_mut(upper_id);
         upper.start = at;
         upper.bytes = start + bytes - at;
-        upper.tick = tick;
+        upper.epoch = epoch;
         upper.prev = id;
         upper.next = next;
-        upper.slot = slot;
         upper.state = state;
         upper.movable = movable;
         if next != NONE {
@@ -256,7 +254,7 @@ impl Extents {
     fn mark_taken(&mut self, id: Id, slot: StreamIndex) {
         let extent = self.get_mut(id);
         extent.state = State::Allocated;
-        extent.slot = slot;
+        extent.epoch.stream = slot;
         extent.movable = false;
         self.taken += self.get(id).bytes;
     }
@@ -274,7 +272,7 @@ impl Extents {
             ..
         } = *self.get(id);
         let joins = |extent: &Extent| {
-            extent.state == State::Free && (extent.slot == slot || covered(extent))
+            extent.state == State::Free && (extent.epoch.stream == slot || covered(extent))
         };
         let up = next != NONE && joins(self.get(next));
         let down = prev != NONE && joins(self.get(prev));
@@ -282,8 +280,8 @@ impl Extents {
         if up {
             self.unfile(next);
             let upper = self.get(next);
-            if upper.slot == slot && !seeded!("merge-forgets-the-upper-history") {
-                latest = latest.max(upper.tick);
+            if upper.epoch.stream == slot && !seeded!("merge-forgets-the-upper-history") {
+                latest = latest.max(upper.epoch.tick);
             }
             bytes += upper.bytes;
             self.drop_record(std::mem::replace(&mut next, upper.next));
@@ -291,8 +289,8 @@ impl Extents {
         if down {
             self.unfile(prev);
             let lower = self.get(prev);
-            if lower.slot == slot && !seeded!("merge-forgets-the-lower-history") {
-                latest = latest.max(lower.tick);
+            if lower.epoch.stream == slot && !seeded!("merge-forgets-the-lower-history") {
+                latest = latest.max(lower.epoch.tick);
             }
             bytes += lower.bytes;
             at = prev;
@@ -300,9 +298,8 @@ impl Extents {
         }
         let hole = self.get_mut(at);
         hole.bytes = bytes;
-        hole.tick = latest;
+        hole.epoch = Epoch::new(slot, latest);
         hole.next = next;
-        hole.slot = slot;
         hole.state = State::Free;
         if (up | down) && next != NONE {
             self.get_mut(next).prev = at;
@@ -319,13 +316,14 @@ impl Extents {
                 return;
             }
             let next = *self.get(extent.next);
-            let same = next.slot == extent.slot;
+            let same = next.epoch.stream == extent.epoch.stream;
             let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
             if next.state != State::Free || !(same || both) {
                 return;
             }
-            let theirs = next.tick * u64::from(same && !seeded!("join-forgets-a-history"));
-            self.merge_as(id, Epoch::new(extent.slot, extent.tick.max(theirs)));
+            let theirs = next.epoch.tick * u64::from(same && !seeded!("join-forgets-a-history"));
+            let latest = extent.epoch.tick.max(theirs);
+            self.merge_as(id, Epoch::new(extent.epoch.stream, latest));
         }
     }
 
@@ -335,8 +333,7 @@ impl Extents {
         self.unfile(id);
         self.unfile(next);
         self.join(id);
-        let extent = self.get_mut(id);
-        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+        self.get_mut(id).epoch = epoch;
         self.file(id);
     }
 
@@ -390,14 +387,14 @@ impl Extents {
         let id = self.reserve(start, end)?;
         let extent = self.get_mut(id);
         extent.state = State::Free;
-        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
+        extent.epoch = epoch;
         self.file(id);
         Some(id)
     }
 
     /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.
     pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
-        let id = self.take_window(id, start, end - start, self.get(id).slot);
+        let id = self.take_window(id, start, end - start, self.get(id).epoch.stream);
         self.vacate(id);
         id
     }
@@ -414,7 +411,7 @@ impl Extents {
         let Extent { prev, next, .. } = *self.get(id);
         let extent = self.get_mut(id);
         extent.state = State::Unmapped;
-        (extent.slot, extent.tick) = (FRESH, 0);
+        extent.epoch = Epoch::PAST;
         if next != NONE && self.get(next).state == State::Unmapped {
             let start = self.get(next).start;
             self.gaps.remove(&start);

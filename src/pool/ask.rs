@@ -72,7 +72,7 @@ impl Core {
     pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
         let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
         let behind = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
-        self.waits_for(slot, behind.map(|(_, hole)| hole.epoch()))
+        self.waits_for(slot, behind.map(|(_, hole)| hole.epoch))
     }
 
     /// The question `ask` for each of `epochs`; `None` without any.
@@ -106,7 +106,7 @@ impl Core {
         // A quick check, as with many streams most have none.
         self.extents.best(slot, bytes)?;
         let holes = self.extents.holes_of(slot, bytes);
-        let ticks = holes.map(|id| self.extents.get(id).tick);
+        let ticks = holes.map(|id| self.extents.get(id).epoch.tick);
         let ticks = ticks.take(2 * HOLES_LOOKED_AT).filter(|&tick| tick > done);
         let ranges = ticks.map(|tick| (tick, tick));
         ranges.reduce(|all, it| (all.0.min(it.0), all.1.max(it.1)))
@@ -124,7 +124,7 @@ impl Core {
     pub(super) fn ask_of_old(&self) -> Option<Questions> {
         let mut asked: Vec<Epoch> = Vec::new();
         for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {
-            let epoch = self.extents.get(id).epoch();
+            let epoch = self.extents.get(id).epoch;
             if !is_done(&self.streams, epoch) && asked.iter().all(|it| it.stream != epoch.stream) {
                 asked.push(epoch);
             }

@@ -183,10 +183,10 @@ impl Core {
     /// A slot for a stream.
     pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Hold {
         let is_free = |&slot: &StreamIndex| {
-            let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
+            let waits = |&id: &Id| self.extents.get(id).epoch.stream == slot;
             // Memory that a job holds waits for some stream's work.
             let no_hole = self.extents.has_none(slot) && self.slabs.has_none(slot);
-            let idle = self.under_way.jobs == 0 && no_hole && retiring.all(|of| of != slot);
+            let idle = self.under_way.jobs == 0 && no_hole && !self.retiring.iter().any(waits);
             let left = self.streams[slot as usize].as_ref();
             idle && left.is_none_or(|it| it.hold.strong_count() == 0)
         };
@@ -272,7 +272,7 @@ impl Core {
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch) {
         let streams = &self.streams;
         self.extents.give(id, epoch, |extent| {
-            is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done")
+            is_done(streams, extent.epoch) || seeded!("merge-of-holes-not-done")
         });
     }
 
@@ -280,7 +280,7 @@ impl Core {
     pub(super) fn let_go(&mut self, held: Id) {
         let extent = *self.extents.get(held);
         self.under_way.held -= extent.bytes;
-        self.give(held, extent.epoch());
+        self.give(held, extent.epoch);
     }
 
     /// Frees the last `bytes` of a block, not all of it, as [`Core::give`] does.
@@ -321,7 +321,7 @@ impl Core {
 
     /// Merges the hole `id` with the holes above it while the work of each is known to be done.
     pub(super) fn merge_done_from(&mut self, id: Id) {
-        (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch()));
+        (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch));
     }
 
     /// For each stream, the last work that holes and stale mappings wait for.
@@ -329,8 +329,8 @@ impl Core {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
             if matches!(extent.state, State::Free | State::Stale) {
-                let tick = &mut last[extent.slot as usize];
-                *tick = extent.tick.max(*tick);
+                let tick = &mut last[extent.epoch.stream as usize];
+                *tick = extent.epoch.tick.max(*tick);
             }
         }
         let each = (0..).zip(last).filter(|&(_, tick)| tick > 0);
@@ -360,7 +360,7 @@ impl Core {
             let agrees = [extent.start, extent.end() - 1].map(is_mapped) == [needs; 2];
             ensure!(agrees => "extent {id} {extent:?} does not agree with the mappings");
             mapped += if needs { extent.bytes } else { 0 };
-            ensure!(extent.state != State::Free || may_come(extent.epoch()) =>
+            ensure!(extent.state != State::Free || may_come(extent.epoch) =>
                 "hole {id} {extent:?} waits for a tick that no record will make");
         }
         let taken = self.extents.taken();

@@ -150,9 +150,9 @@ impl Core {
         let above = self.extents.get(reserved).next;
         lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch());
+        let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
-        let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch()));
+        let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch));
         self.under_way.jobs += 1;
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
@@ -238,7 +238,7 @@ impl Core {
     /// Books an idle handle as free memory where it is mapped now, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
         let IdleFrame { hole, id, frame } = moving.at;
-        let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch());
+        let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch);
         self.under_way.held -= bytes;
         match moving.stands {
             true => self.arena.settle(id, moving.place),
@@ -272,7 +272,7 @@ impl Core {
         if end > from
             && let Some(hole) = self.extents.map_gap(from, end, Epoch::PAST)
         {
-            (self.extents).merge_up(hole, |extent| extent.slot == FRESH);
+            (self.extents).merge_up(hole, |extent| extent.epoch.stream == FRESH);
         }
         error
     }

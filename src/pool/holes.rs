@@ -27,7 +27,7 @@ impl Core {
     #[inline(never)]
     fn take_best(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
         let id = self.ready(slot, bytes)?;
-        self.count_taken(slot, bytes, self.extents.get(id).epoch());
+        self.count_taken(slot, bytes, self.extents.get(id).epoch);
         Some(self.take(id, bytes, slot))
     }
 
@@ -49,7 +49,7 @@ impl Core {
             // Nearly always the smallest is ready, and this needs no walk.
             let best = (self.extents.best(owner, bytes)).filter(|&id| size(id) < least)?;
             let covered = self.covered(slot, owner);
-            let is_ready = |&id: &Id| self.extents.get(id).tick <= covered;
+            let is_ready = |&id: &Id| self.extents.get(id).epoch.tick <= covered;
             if is_ready(&best) {
                 return Some(best);
             }
@@ -190,7 +190,7 @@ impl Core {
             while self.extents.get(id).state == State::Free
                 && let Some((_, upper)) = self.hole_behind(id)
             {
-                let both = [self.extents.get(id).epoch(), upper.epoch()];
+                let both = [self.extents.get(id).epoch, upper.epoch];
                 let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
                 let before = lacking.len();
                 lacking.extend(asked.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));

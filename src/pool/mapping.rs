@@ -47,7 +47,7 @@ impl Plan {
 impl Core {
     /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
     pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
-        move |extent| pending || self.is_behind(stream, extent.epoch())
+        move |extent| pending || self.is_behind(stream, extent.epoch)
     }
 
     /// Whether the device would refuse memory again, as the pool has given none back since. Without this, requests
@@ -141,7 +141,7 @@ impl Core {
 
     /// Takes a part of a hole for a job. It keeps the hole's history.
     pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64) -> Id {
-        let stream = self.extents.get(hole).slot;
+        let stream = self.extents.get(hole).epoch.stream;
         self.under_way.held += bytes;
         self.extents.take_window(hole, start, bytes, stream)
     }

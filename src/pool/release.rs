@@ -77,7 +77,7 @@ impl Core {
         for (id, idle) in idle.chain(old.map(|id| (id, None))) {
             let extent = *self.extents.get(id);
             let forgets = idle.is_some() && seeded!("released-under-queued-work");
-            epochs.extend(Some(extent.epoch()).filter(|_| !forgets));
+            epochs.extend(Some(extent.epoch).filter(|_| !forgets));
             parts.push(Part {
                 what: idle.map_or(What::Old(id), |it| What::Idle(id, it.id)),
                 mapped: Some((extent.start, extent.bytes)),
@@ -143,7 +143,7 @@ impl Core {
             && let Some(id) = self.retiring.pop_front()
         {
             let extent = *self.extents.get(id);
-            let is_done = is_done(&self.streams, extent.epoch());
+            let is_done = is_done(&self.streams, extent.epoch);
             if !is_done && !seeded!("unmapped-under-queued-work") {
                 pending.push(id);
             } else if self.arena.keep(extent.start) {
@@ -162,7 +162,7 @@ impl Core {
     /// mappings; otherwise only idle memory whose work is known to be done.
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Release> {
         let excess = self.mapped().saturating_sub(keep);
-        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let (idle, _) = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
         self.begin_release(&idle, old.into_iter().flatten())
@@ -177,7 +177,7 @@ impl Core {
         bytes: u64,
         wait: bool,
     ) -> Option<Release> {
-        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let bytes = bytes + (self.reserved() + self.promised()).saturating_sub(self.limit());
         let mut idle = self.idle(placement, usable);
         let few = placement.is_some() && total(&idle) < bytes;

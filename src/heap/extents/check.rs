@@ -37,7 +37,7 @@ impl Extents {
             ensure!(is_even => "extent {id} {extent:?} is not on multiples of {unit}");
             match extent.state {
                 State::Allocated => taken += extent.bytes,
-                State::Free => holes.push((extent.slot, id)),
+                State::Free => holes.push((extent.epoch.stream, id)),
                 State::Unmapped => _ = gaps.insert(extent.start, id),
                 _ => {}
             }

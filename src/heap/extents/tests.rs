@@ -25,7 +25,10 @@ fn a_hole_merged_over_a_done_one_keeps_the_later_history_of_its_stream() {
     let lowest = hole(0, one, 5);
     hole(1024, two, 3);
     hole(2048, one, 9);
-    extents.merge_up(lowest, |extent| extent.tick < 9);
+    extents.merge_up(lowest, |extent| extent.epoch.tick < 9);
     let merged = extents.get(lowest);
-    assert_eq!((merged.bytes, merged.slot, merged.tick), (3072, one, 9));
+    assert_eq!(
+        (merged.bytes, merged.epoch.stream, merged.epoch.tick),
+        (3072, one, 9)
+    );
 }

@@ -132,7 +132,7 @@ proptest! {
         both in any::<bool>(),
     ) {
         let extents = arena(&mapped, &blocks);
-        let usable = |extent: &Extent| both || extent.slot != 2;
+        let usable = |extent: &Extent| both || extent.epoch.stream != 2;
         let units = units(&extents, usable);
         let bytes = many * UNIT;
         let found = cheapest(&extents, bytes, GRANULE, usable);

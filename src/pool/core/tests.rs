@@ -155,15 +155,15 @@ fn a_hole_that_waits_for_a_tick_that_no_record_will_make_is_found() {
         .extents
         .seek(core.extents.first(), 2 * core.arena.granule());
     // Of a block any tick is one.
-    core.extents.spoil(block).tick = open + 1;
+    core.extents.spoil(block).epoch.tick = open + 1;
     core.check().unwrap();
-    core.extents.spoil(block).tick = 0;
+    core.extents.spoil(block).epoch.tick = 0;
     let bytes = core.extents.get(block).bytes;
     core.active.sub(bytes);
     core.extents
         .give(block, Epoch::new(made.slot, open), |_| false);
     core.check().unwrap();
-    core.extents.spoil(block).tick = open + 1;
+    core.extents.spoil(block).epoch.tick = open + 1;
     assert!(core.check().is_err());
 }
 

@@ -62,7 +62,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     let mut start = 0;
     let mut hole = |made: &mut Made, units: u64, slot| {
         let id = made.block(start, units * UNIT);
-        made.core.extents.spoil(id).slot = slot;
+        made.core.extents.spoil(id).epoch.stream = slot;
         made.block(start + units * UNIT, UNIT);
         made.core.active.sub(units * UNIT);
         made.core.extents.give(id, Epoch::new(slot, 0), |_| false);
@@ -88,13 +88,13 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     // What nobody used is behind all of these, and larger.
     let rest = found(&made, own, 10).unwrap();
     assert_eq!(
-        (made.at(rest).slot, made.at(rest).end()),
+        (made.at(rest).epoch.stream, made.at(rest).end()),
         (FRESH, 4 * granule)
     );
     let not_ready = |made: &mut Made, start| {
         let tick = made.core.open_tick(other);
         let id = made.core.extents.seek(made.core.extents.first(), start);
-        made.core.extents.spoil(id).tick = tick;
+        made.core.extents.spoil(id).epoch.tick = tick;
     };
     // The best of another stream is not ready, and what else that has is no better than its own.
     let pending = hole(&mut made, 12, other);

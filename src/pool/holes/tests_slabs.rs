@@ -72,7 +72,7 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         let state = if done { State::Free } else { State::Allocated };
         assert_eq!(freed.state, state);
         if done {
-            assert_eq!((freed.slot, freed.tick), (made.slot, mine));
+            assert_eq!((freed.epoch.stream, freed.epoch.tick), (made.slot, mine));
         }
         drop(held);
     }

@@ -110,7 +110,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let Some(id) = core.smallest_hole(climb.size) else {
         return NEXT;
     };
-    let epoch = core.extents.get(id).epoch();
+    let epoch = core.extents.get(id).epoch;
     core.count(Told::StreamWait(climb.size));
     let grant = core.take(id, climb.size, stream);
     Turn::Behind(grant, climb.size, epoch)

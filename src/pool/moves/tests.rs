@@ -97,7 +97,10 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
     );
     for (&(_, to, bytes), &id) in seen.iter().zip(&ids) {
         let extent = made.core.extents.get(id);
-        assert_eq!((extent.start, extent.bytes, extent.slot), (to, bytes, slot));
+        assert_eq!(
+            (extent.start, extent.bytes, extent.epoch.stream),
+            (to, bytes, slot)
+        );
         assert!(extent.movable && extent.state == State::Allocated);
     }
     let behind = made.core.extents.get(behind);
@@ -108,12 +111,15 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
     );
     for at in [0, granule] {
         let old = made.at(at);
-        assert_eq!((old.state, old.slot, old.tick), (State::Stale, slot, tick));
+        assert_eq!(
+            (old.state, old.epoch.stream, old.epoch.tick),
+            (State::Stale, slot, tick)
+        );
     }
     assert_eq!(made.core.retiring.len(), 2);
     let hole = made.at(to + 2 * UNIT);
     assert_eq!(
-        (hole.state, hole.slot, hole.tick),
+        (hole.state, hole.epoch.stream, hole.epoch.tick),
         (State::Free, slot, tick)
     );
     assert_eq!(
@@ -148,11 +154,11 @@ fn holes_of_several_streams_come_along_as_one_behind_the_move() {
     for at in [4, 5, 6] {
         let old = made.at(at * granule);
         assert_eq!((old.state, old.bytes), (State::Stale, granule));
-        assert_eq!((old.slot, old.tick), (slot, tick));
+        assert_eq!((old.epoch.stream, old.epoch.tick), (slot, tick));
     }
     let hole = made.at(to);
     assert_eq!((hole.state, hole.bytes), (State::Free, 3 * granule));
-    assert_eq!((hole.slot, hole.tick), (slot, tick));
+    assert_eq!((hole.epoch.stream, hole.epoch.tick), (slot, tick));
 }
 
 #[test]
@@ -180,7 +186,7 @@ fn a_run_of_nothing_mapped_is_an_error_and_one_refused_midway_stays() {
             .is_err()
     );
     assert_eq!(made.core.retiring.len(), 1);
-    assert_eq!(made.at(10 * granule).slot, FRESH);
+    assert_eq!(made.at(10 * granule).epoch.stream, FRESH);
     made.core.check().unwrap();
 }
 

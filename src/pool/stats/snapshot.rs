@@ -190,7 +190,8 @@ impl Shared {
                     State::Stale => PieceState::Retiring,
                     _ => continue,
                 };
-                (made.pieces).push(piece(it.start, it.bytes, it.slot, state, it.movable));
+                let stream = it.epoch.stream;
+                (made.pieces).push(piece(it.start, it.bytes, stream, state, it.movable));
             }
             (made.reserved, made.grown) = (core.reserved(), core.grown());
             cached

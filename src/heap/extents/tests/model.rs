@@ -177,7 +177,7 @@ impl Both {
             (c % 3) as StreamIndex,
         );
         self.table.take(id, bytes, slot);
-        assert_eq!(self.table.get(id).slot, slot);
+        assert_eq!(self.table.get(id).epoch.stream, slot);
         assert!(!self.table.get(id).movable);
         self.put(part.start, part.start + bytes, State::Allocated, (slot, 0));
     }
@@ -215,7 +215,7 @@ impl Both {
         };
         let (id, (slot, mut tick)) = (self.id(at), self.history(b));
         let done = self.done;
-        let covered = |extent: &Extent| extent.tick <= done[extent.slot as usize];
+        let covered = |extent: &Extent| extent.epoch.tick <= done[extent.epoch.stream as usize];
         let hole = self.table.give(id, Epoch::new(slot, tick), covered);
         let joins = |part: &Part| {
             part.state == State::Free && (part.history.0 == slot || self.is_done(part.history))
@@ -251,8 +251,9 @@ impl Both {
         };
         let done = self.done;
         let id = self.id(at);
-        self.table
-            .merge_up(id, |extent| extent.tick <= done[extent.slot as usize]);
+        self.table.merge_up(id, |extent| {
+            extent.epoch.tick <= done[extent.epoch.stream as usize]
+        });
         while self.next_is(at, State::Free) {
             let (lower, upper) = (self.list[at].history, self.list[at + 1].history);
             if lower.0 == upper.0 {
@@ -332,7 +333,7 @@ impl Both {
             .take_window(self.id(at), start, end - start, slot);
         let extent = self.table.get(id);
         assert_eq!(
-            (extent.start, extent.end(), extent.slot),
+            (extent.start, extent.end(), extent.epoch.stream),
             (start, end, slot)
         );
         self.put(start, end, State::Allocated, (slot, 0));
@@ -464,7 +465,7 @@ fn part_of(extent: &Extent) -> Part {
         start: extent.start,
         bytes: extent.bytes,
         state: extent.state,
-        history: (extent.slot, extent.tick),
+        history: (extent.epoch.stream, extent.epoch.tick),
     })
 }
 

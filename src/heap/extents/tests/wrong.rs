@@ -131,7 +131,7 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
         add(
             "slot",
             number,
-            change(move |m| of(m, &|it| it.slot = (it.slot + 1) % 3)),
+            change(move |m| of(m, &|it| it.epoch.stream = (it.epoch.stream + 1) % 3)),
         );
         add(
             "bytes",
@@ -160,7 +160,7 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
             number,
             change(move |m| {
                 let id = m.holes[number];
-                let slot = m.table.get(id).slot as usize;
+                let slot = m.table.get(id).epoch.stream as usize;
                 m.table.indexes[slot].remove(&mut m.table.table, id);
             }),
         );
@@ -168,7 +168,10 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
             "in another's index",
             number,
             change(move |m| {
-                let (id, index) = (m.holes[number], (m.table.get(m.holes[number]).slot + 1) % 3);
+                let (id, index) = (
+                    m.holes[number],
+                    (m.table.get(m.holes[number]).epoch.stream + 1) % 3,
+                );
                 let bytes = m.table.get(id).bytes;
                 m.table.indexes[index as usize].insert(&mut m.table.table, id, bytes);
             }),

@@ -32,19 +32,21 @@ fn a_stream_runs_behind_its_own_holes_and_those_whose_work_is_done_or_waited_for
     let theirs = made.hole(0, UNIT, other);
     let own = made.hole(2 * UNIT, UNIT, slot);
     let fresh = made.at(4 * UNIT);
-    assert_eq!((theirs.slot, own.slot, fresh.slot), (other, slot, FRESH));
+    assert_eq!(
+        (theirs.epoch.stream, own.epoch.stream, fresh.epoch.stream),
+        (other, slot, FRESH)
+    );
     let core = &mut made.core;
-    let behind =
-        |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole.epoch()));
+    let behind = |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole.epoch));
     assert_eq!(behind(core), [false, true, true]);
     // Of its own and of what nobody used nothing is waited for.
-    core.wait_for(slot, own.epoch());
-    core.wait_for(slot, fresh.epoch());
+    core.wait_for(slot, own.epoch);
+    core.wait_for(slot, fresh.epoch);
     assert_eq!(core.steps.waits, 0);
-    core.wait_for(slot, theirs.epoch());
+    core.wait_for(slot, theirs.epoch);
     assert_eq!(core.steps.waits, 1);
     assert_eq!(behind(core), [true; 3]);
-    core.wait_for(slot, theirs.epoch());
+    core.wait_for(slot, theirs.epoch);
     assert_eq!(core.steps.waits, 1);
 }
 
@@ -60,14 +62,14 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
         "nothing waits for any"
     );
     let hole = made.hole(0, UNIT, other);
-    made.core.wait_for(waiting, hole.epoch());
+    made.core.wait_for(waiting, hole.epoch);
     assert!(made.core.ask_how_far(other, UNIT).is_none());
     // The hole is too small.
     assert!(made.core.ask_how_far(slot, 2 * UNIT).is_none());
     assert!(made.core.ask_how_far(slot, 16).is_some());
-    assert!(!made.core.is_behind(slot, hole.epoch()));
+    assert!(!made.core.is_behind(slot, hole.epoch));
     let begin = Instant::now();
-    while !made.core.is_behind(slot, hole.epoch()) {
+    while !made.core.is_behind(slot, hole.epoch) {
         let job = made.core.ask_how_far(slot, UNIT);
         assert!(job.is_some());
         made.run(job).unwrap();
@@ -75,7 +77,7 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     }
     // What it knows to be done may not be used where the pool is told not to.
     made.core.config.reuse.opportunistic = false;
-    assert!(!made.core.is_behind(slot, hole.epoch()));
+    assert!(!made.core.is_behind(slot, hole.epoch));
 }
 
 #[test]
@@ -83,19 +85,19 @@ fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
     let (mut made, other, _held) = two();
     let granule = made.core.arena.granule();
     assert!(made.core.last_epochs().is_empty());
-    let tick = made.hole(0, UNIT, other).tick;
+    let tick = made.hole(0, UNIT, other).epoch.tick;
     made.hole(2 * UNIT, UNIT, made.slot);
     let hole = made.core.extents.seek(made.core.extents.first(), 2 * UNIT);
-    made.core.extents.spoil(hole).tick = tick + 7;
+    made.core.extents.spoil(hole).epoch.tick = tick + 7;
     let hole = made.core.extents.seek(hole, 4 * granule);
     let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
     let extent = made.core.extents.spoil(old);
-    (extent.slot, extent.tick) = (other, tick + 9);
+    (extent.epoch.stream, extent.epoch.tick) = (other, tick + 9);
     let block = made
         .core
         .extents
         .seek(made.core.extents.first(), 2 * granule);
-    made.core.extents.spoil(block).tick = tick + 100;
+    made.core.extents.spoil(block).epoch.tick = tick + 100;
     assert_eq!(
         made.core.last_epochs(),
         [(made.slot, tick + 7), (other, tick + 9)].map(|(slot, tick)| Epoch::new(slot, tick))
@@ -151,19 +153,25 @@ fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
     let ids = made.core.book_moves(&moves, Epoch::new(slot, tick));
     for ((_, to, bytes), id) in moves.into_iter().zip(ids) {
         let extent = made.core.extents.get(id);
-        assert_eq!((extent.start, extent.bytes, extent.slot), (to, bytes, slot));
+        assert_eq!(
+            (extent.start, extent.bytes, extent.epoch.stream),
+            (to, bytes, slot)
+        );
         assert!(extent.movable && extent.state == State::Allocated);
     }
     made.core.check().unwrap();
     let left = made.at(2 * UNIT);
-    assert_eq!((left.end(), left.slot, left.tick), (9 * UNIT, slot, tick));
+    assert_eq!(
+        (left.end(), left.epoch.stream, left.epoch.tick),
+        (9 * UNIT, slot, tick)
+    );
     assert_eq!(made.at(10 * UNIT).end(), 2 * granule);
     // What was written on the way is free behind it too.
     made.core
         .book_written(&[(4 * granule, 4 * granule + UNIT)], Epoch::new(slot, tick));
     let written = made.at(4 * granule);
     assert_eq!(
-        (written.state, written.slot, written.tick),
+        (written.state, written.epoch.stream, written.epoch.tick),
         (State::Free, slot, tick)
     );
     made.core.check().unwrap();
@@ -193,7 +201,7 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
         .extents
         .seek(made.core.extents.first(), 4 * granule);
     let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
-    made.core.extents.spoil(old).slot = 2;
+    made.core.extents.spoil(old).epoch.stream = 2;
     made.core.retiring.push_back(old);
     assert_eq!(again(&mut made), 3, "an old place waits for the other");
     made.core.retiring.clear();
@@ -214,13 +222,13 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
         made.hole(at * UNIT, units * UNIT, stream);
     }
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
-    let epoch = made.core.extents.get(found).epoch();
+    let epoch = made.core.extents.get(found).epoch;
     assert_eq!(epoch.stream, third);
     made.core.wait_for(slot, epoch);
     let grant = made.core.take(found, 2 * UNIT, slot);
     assert_eq!((made.granted(grant), made.core.steps.waits), (8 * UNIT, 1));
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
-    assert_eq!(made.core.extents.get(found).slot, other);
+    assert_eq!(made.core.extents.get(found).epoch.stream, other);
     assert!(made.core.smallest_hole(5 * UNIT).is_none());
 }
 
@@ -242,7 +250,10 @@ fn holes_side_by_side_are_one_behind_a_wait_for_both() {
     assert!(made.core.unify(slot).is_empty());
     assert_eq!(made.core.extents.holes(), before);
     let hole = made.at(0);
-    assert_eq!((hole.slot, hole.tick), (slot, made.core.open_tick(slot)));
+    assert_eq!(
+        (hole.epoch.stream, hole.epoch.tick),
+        (slot, made.core.open_tick(slot))
+    );
     assert_eq!(made.core.steps.waits, 1);
     made.core.check().unwrap();
 }
