@@ -52,20 +52,13 @@ impl Bitmap {
         // Two shifts, as a shift by 64 overflows.
         let beside = self.words[word / 64] & (!0 << (word % 64) << 1);
         if here | beside == 0 {
-            return self.first_of(word / 64 + 1);
+            let group = (word / 64 + 1) * 64 * 64;
+            return (group < MOST).then(|| self.next(group))?;
         }
         // For an empty word bit 63: it is in bounds, and not selected then.
         let later = word / 64 * 64 + (beside | 1 << 63).trailing_zeros() as usize;
         let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
         Some(at * 64 + bits.trailing_zeros() as usize)
-    }
-
-    /// The first bit set from `group` on.
-    fn first_of(&self, group: usize) -> Option<usize> {
-        let words = self.words.iter().enumerate().skip(group);
-        let (group, words) = words.into_iter().find(|(_, words)| **words != 0)?;
-        let word = group * 64 + words.trailing_zeros() as usize;
-        Some(word * 64 + self.bits[word].trailing_zeros() as usize)
     }
 
     pub(crate) fn last(&self) -> Option<usize> {
