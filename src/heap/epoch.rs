@@ -20,12 +20,4 @@ impl Epoch {
     pub(crate) const fn new(stream: StreamIndex, tick: u64) -> Self {
         Self { stream, tick }
     }
-
-    /// Whether `stream` needs no wait for it: the work is its own, or there is none.
-    pub(crate) fn is_own(self, stream: StreamIndex) -> bool {
-        self.stream == stream || self.stream == FRESH
-    }
 }
-
-#[cfg(test)]
-mod tests;

@@ -55,7 +55,7 @@ impl Core {
     ) -> Questions {
         let mut last: Vec<Epoch> = Vec::new();
         for epoch in epochs {
-            if epoch.is_own(stream) || self.is_ordered(stream, epoch) {
+            if self.is_ordered(stream, epoch) {
                 continue;
             }
             match last.iter_mut().find(|it| it.stream == epoch.stream) {

@@ -19,7 +19,7 @@ use super::tuning::MOST_WAITS;
 use crate::device::{is_running, lock};
 use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
-use crate::heap::{Epoch, Grant, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::pause;
 
@@ -402,7 +402,7 @@ impl Core {
     /// Counts that `stream` took free memory with this history, without a wait.
     #[inline(always)]
     pub(super) fn count_taken(&mut self, stream: StreamIndex, bytes: u64, history: Epoch) {
-        self.count(match history.is_own(stream) {
+        self.count(match [stream, FRESH].contains(&history.stream) {
             true => Told::OwnStream(bytes),
             false => Told::ReadyElsewhere(bytes),
         });
