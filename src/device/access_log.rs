@@ -51,7 +51,7 @@ pub(crate) struct Waits {
 /// The work that must be done before a dropped buffer's memory is reused.
 #[derive(Default)]
 pub(crate) struct Left {
-    /// Work of streams other than the home stream.
+    /// Work of streams; of the home stream only if the memory may be freed on another.
     pub(crate) marks: Vec<(Arc<Timeline>, u64)>,
     /// Captures and graphs that use the memory.
     pub(crate) graphs: Vec<Arc<Recorder>>,
@@ -350,6 +350,13 @@ impl AccessLog {
         }
         let entries = std::mem::take(entries);
         Some(self.left(&entries))
+    }
+
+    /// The last tick of the home stream's own uses, which [`AccessLog::leave`] leaves out.
+    pub(crate) fn last_at_home(&mut self) -> u64 {
+        let entries = latch_mut(&mut self.entries);
+        let own = entries.iter().filter(|it| matches!(it.by, By::Home(_)));
+        own.map(|it| it.by.tick()).max().unwrap_or(0)
     }
 
     /// The work to wait for before the memory is used for anything else.

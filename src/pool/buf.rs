@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
@@ -169,11 +170,16 @@ impl<T: Pod> PoolBuf<T> {
     }
 }
 
-/// Drops the type. The free still runs behind all uses of the views.
+/// Drops the type. The free still runs behind all uses of the views, on any stream.
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
+        let last = buf.log.last_at_home();
         buf.carry_uses();
-        buf.into_parts().0
+        let mut block = buf.into_parts().0;
+        let home = Arc::clone(&block.lane().stream.timeline);
+        let left = &mut block.uses.get_or_insert_default().left;
+        left.marks.push((home, last));
+        block
     }
 }
 

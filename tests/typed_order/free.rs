@@ -9,6 +9,7 @@ on_every_device! {
     a_buffer_written_on_another_stream_is_freed_behind_that,
     a_buffer_read_on_another_stream_is_freed_behind_that,
     a_buffer_given_up_for_its_block_is_freed_behind_its_uses,
+    a_buffer_given_up_and_freed_elsewhere_waits_for_its_own_stream_too,
     a_buffer_given_up_for_its_block_shrinks_behind_its_uses,
     a_buffer_converted_in_place_keeps_its_order,
     a_buffer_outlives_the_streams_that_used_it,
@@ -66,6 +67,31 @@ fn a_buffer_given_up_for_its_block_is_freed_behind_its_uses(device: &Device) {
         gate.open();
         world.other.synchronize().unwrap();
         assert_untouched(&world.home, &next);
+    }
+}
+
+fn a_buffer_given_up_and_freed_elsewhere_waits_for_its_own_stream_too(device: &Device) {
+    // The last use on its own stream, or on another.
+    for read_elsewhere in [false, true] {
+        let world = World::new(device);
+        let (src, mut dst) = (world.full(1.5), world.halves());
+        let mut seen = world.full(0.0);
+        let (addr, bytes) = (dst.addr(), dst.block().bytes());
+        let gate = Gate::close(&world.home);
+        to_half(&world.home, src.view(), dst.view_mut());
+        if read_elsewhere {
+            to_single(&world.other, dst.view(), seen.view_mut());
+        }
+        let block = warpool::Block::from(dst);
+        block.free_on(&world.third).unwrap();
+        let next = world.pool.alloc(&world.third, bytes).unwrap();
+        assert_eq!(next.addr(), addr, "other memory than what was freed");
+        super::common::fill(&world.third, addr, 0x5A, bytes);
+        settle(&world.third);
+        gate.open();
+        world.home.synchronize().unwrap();
+        world.other.synchronize().unwrap();
+        assert_untouched(&world.third, &next);
     }
 }
 
