@@ -271,3 +271,29 @@ fn a_subscriber_told_of_live_blocks_may_drop_them() {
     let left = told.recv_timeout(std::time::Duration::from_secs(20));
     assert_eq!(left.expect("the pool's drop ends"), 0);
 }
+
+#[test]
+fn a_subscriber_that_panics_keeps_no_memory_and_nobody_from_a_drop() {
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    let panicking = || {
+        tracing::subscriber::set_default(Keeper {
+            seen: Arc::default(),
+            uses: Mutex::new(Some(Box::new(|| panic!("of the subscriber's")))),
+        })
+    };
+    // A handle is made; then a hole is taken, and a slab.
+    for bytes in [3 << 20, 1 << 20, 100] {
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let kept = pool.alloc(&stream, 512).unwrap();
+        let guard = panicking();
+        let block = pool.alloc(&stream, bytes);
+        drop(guard);
+        drop(block.unwrap());
+        assert_eq!(pool.stats().blocks.current, 1, "{bytes} bytes");
+        let guard = panicking();
+        drop(pool);
+        drop((guard, kept));
+        assert_eq!(device.counts().bytes, 0, "{bytes} bytes");
+    }
+}
