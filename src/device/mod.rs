@@ -67,9 +67,9 @@ pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 #[doc(hidden)]
 pub use host::host_available_bytes;
-#[cfg(feature = "cudarc")]
-pub(crate) use host_call::may_wait;
-pub(crate) use host_call::{beside, is_running, panicked, without_any as without_host_calls};
+pub(crate) use host_call::{
+    beside, is_running, may_wait, panicked, without_any as without_host_calls,
+};
 #[doc(hidden)]
 pub use launch::Launch;
 pub(crate) use names::{COMPACTION, stream_words};

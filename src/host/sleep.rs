@@ -65,11 +65,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the pool was made without [`PoolConfig::sleeps`](crate::PoolConfig::sleeps), no
-    /// part has the tag, the host pool is of another device, a stream of the device is under capture, or code
-    /// that is queueing work on a stream calls this; [`Error::OutOfMemory`] if the host pool has no space;
-    /// any error of the driver. The part in question then stays awake, and so do those named after it; those
-    /// named before it sleep. If the driver refuses to map memory again that it had unmapped, the part
-    /// sleeps, with its contents saved.
+    /// part has the tag, the host pool is of another device, a stream of the device is under capture, or a
+    /// host call, or code that is queueing work on a stream, calls this; [`Error::OutOfMemory`] if the host
+    /// pool has no space; any error of the driver. The part in question then stays awake, and so do those
+    /// named after it; those named before it sleep. If the driver refuses to map memory again that it had
+    /// unmapped, the part sleeps, with its contents saved.
     pub fn sleep(&self, tags: &[&str], contents: Contents<'_>) -> Result<u64> {
         if let Contents::Saved(host) = contents
             && !host.inner.device.same(self.device())
@@ -91,9 +91,9 @@ impl Pool {
     /// the bytes allocated. A part that does not sleep is left as it is.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if no part has the tag; [`Error::OutOfMemory`] at the limit, or if the device has
-    /// too little memory; any error of the driver. The part in question then stays asleep, and so do those
-    /// named after it; those named before it are awake.
+    /// [`Error::Invalid`] if no part has the tag, or in a host call; [`Error::OutOfMemory`] at the limit, or
+    /// if the device has too little memory; any error of the driver. The part in question then stays asleep,
+    /// and so do those named after it; those named before it are awake.
     pub fn wake(&self, tags: &[&str]) -> Result<u64> {
         let parts = self.parts(tags)?;
         parts

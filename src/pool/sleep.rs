@@ -19,7 +19,7 @@ use super::mapping::IdleFrame;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
-use crate::device::{Addr, lock};
+use crate::device::{Addr, lock, may_wait};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
@@ -112,6 +112,7 @@ impl Shared {
     pub(crate) fn sleep(&self, prepare: impl FnOnce(&Ranges) -> Result<Copies>) -> Result<u64> {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
+        may_wait()?;
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);
@@ -163,6 +164,7 @@ impl Shared {
 
     /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep. After an error it sleeps on.
     pub(crate) fn wake(&self) -> Result<u64> {
+        may_wait()?;
         let mut asleep = lock(&self.asleep);
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{MIB, common, small_handles, whole};
 
+use common::BackendOf;
 use common::sanitized::Sanitized;
 use common::watched::Watched;
 use common::{on_every_device, on_the_simulated_device};
@@ -601,6 +602,34 @@ fn a_pool_falls_asleep_while_a_stream_is_dropped() {
     });
     drop(stream);
     slept.lock().unwrap().take().unwrap().unwrap();
+}
+
+#[test]
+fn a_host_call_that_wakes_a_pool_waits_for_no_thread_that_waits_for_its_stream() {
+    let device = common::host();
+    let pool = Pool::new(&device, small_handles().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let _block = pool.alloc_from(&stream, &[1u8; 1000]).unwrap();
+    for wakes in [true, false] {
+        let ((tell, told), its) = (mpsc::channel(), pool.clone());
+        let work = move || {
+            // The other thread waits for this call by then.
+            std::thread::sleep(Duration::from_millis(100));
+            let _ = tell.send(match wakes {
+                true => its.wake(&[]),
+                false => its.sleep(&[], Contents::Discarded),
+            });
+        };
+        let backend = device.backend();
+        backend.host_call(stream.raw(), Box::new(work)).unwrap();
+        let of = pool.clone();
+        let asleep = std::thread::spawn(move || of.sleep(&[], Contents::Discarded));
+        let answer = told.recv_timeout(Duration::from_secs(20));
+        let answer = answer.expect("each waits for the other");
+        assert!(answer.unwrap_err().to_string().contains("host call"));
+        asleep.join().unwrap().unwrap();
+        pool.wake(&[]).unwrap();
+    }
 }
 
 /// Has each use of `call` last until the next has begun, or for a while where none does.
