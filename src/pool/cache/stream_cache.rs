@@ -236,11 +236,9 @@ impl Lane {
 
     /// A block of `bytes`. If that is a slot and there is no memory for a slab, a larger block.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
-        if let Some(block) = self.take_ready_batch(bytes, requested) {
-            return Ok(Block::new(self, block.id, block.addr, bytes, requested));
-        }
-        if let Some(near) = self.take_near(bytes, requested) {
-            return Ok(Block::new(self, near.id, near.addr, near.bytes, requested));
+        let kept = self.take_ready_batch(bytes, requested);
+        if let Some(kept) = kept.or_else(|| self.take_near(bytes, requested)) {
+            return Ok(Block::new(self, kept.id, kept.addr, kept.bytes, requested));
         }
         if is_slot(bytes)
             && let Some(grant) = self.shared.try_acquire(self, bytes, requested, false)?
