@@ -4,7 +4,7 @@
 //! hold each lane until its last block is gone; [`Lanes`] are those in use. A [`Block`] points to its lane without a
 //! reference count: see `cache::lifetime`. A stream under capture has [`Private`] memory, whose segments are blocks.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -97,7 +97,7 @@ pub(crate) struct Used {
 #[derive(Default)]
 pub(crate) struct TransferState {
     /// Oldest first.
-    pub(super) batches: VecDeque<Batch>,
+    pub(super) batches: Vec<Batch>,
     /// Oldest first.
     pub(super) used: Vec<Used>,
     /// Empty lists, kept so that a batch allocates no host memory.

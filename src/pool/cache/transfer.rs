@@ -19,7 +19,7 @@
 //! the last two. A request that empties all caches holds the transfer cache's until it is done, so every free block
 //! is in the heap, in a batch, or in a lane that the request empties.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,15 +91,14 @@ impl Lane {
             1 => seeded!("taken-over-without-a-wait"),
             _ => seeded!("bundle-forgets-its-history"),
         };
-        state.batches.push_back(Batch {
+        state.batches.push(Batch {
             bytes,
             stream: self.slot,
             timeline: Arc::clone(&self.stream.timeline),
             tick: if forgets { 0 } else { newest },
             blocks,
         });
-        let is_one_too_many = state.batches.len() > KEPT;
-        let oldest = is_one_too_many.then(|| state.batches.pop_front()).flatten();
+        let oldest = (state.batches.len() > KEPT).then(|| state.batches.remove(0));
         transfer.note_count(&state);
         drop(state);
         oldest.into_iter().for_each(|it| core.give_batch(it));
@@ -135,7 +134,7 @@ impl Lane {
         // A wait does not cover blocks freed after it.
         let any = waited && seeded!("taken-over-with-what-was-freed-meanwhile");
         let at = own.or_else(|| find(&|batch| any || self.is_behind(batch)))?;
-        let mut batch = state.batches.remove(at)?;
+        let mut batch = state.batches.remove(at);
         let block = batch.blocks.pop();
         // The stream runs behind all of them: the others go into the cache, while there is room.
         let (tick, mut kept) = (self.open_tick(), latch(&self.state));
@@ -145,7 +144,7 @@ impl Lane {
         drop(kept);
         match batch.blocks.is_empty() {
             true => state.spare.push(batch.blocks),
-            false => state.batches.push_front(batch),
+            false => state.batches.insert(0, batch),
         }
         transfer.note_count(&state);
         let step = match (own, waited) {
@@ -234,10 +233,8 @@ impl Shared {
         let any = self.give_used(core);
         let mut state = latch(&self.transfer.state);
         let any = (lanes.iter()).fold(any, |any, lane| lane.drain(ALL_BINS, core) | any);
-        let is_taken = |batch: &Batch| stream.is_none_or(|it| batch.stream == it);
-        let batches = std::mem::take(&mut state.batches).into_iter();
-        let (taken, left): (VecDeque<_>, _) = batches.partition(is_taken);
-        state.batches = left;
+        let is_taken = |batch: &mut Batch| stream.is_none_or(|it| batch.stream == it);
+        let taken: Vec<_> = state.batches.extract_if(.., is_taken).collect();
         self.transfer.note_count(&state);
         drop(state);
         let any = any || !taken.is_empty();
