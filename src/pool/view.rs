@@ -37,19 +37,13 @@ fn check<T>(addr: Addr, len: usize) -> Result<()> {
 
 /// Start and end of `range` within `len` elements.
 pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
-    let from = match range.start_bound() {
-        Bound::Included(&from) => Some(from),
-        Bound::Excluded(&before) => before.checked_add(1),
-        Bound::Unbounded => Some(0),
-    };
-    let to = match range.end_bound() {
-        Bound::Included(&last) => last.checked_add(1),
-        Bound::Excluded(&to) => Some(to),
-        Bound::Unbounded => Some(len),
-    };
-    let found = from.zip(to).filter(|(from, to)| from <= to && *to <= len);
+    let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+    // What a slice says, here one of elements without bytes.
+    let all = &[(); usize::MAX][..len];
+    let elements = |end| Some(all.get((start, end))?.len());
+    let found = elements(end).zip(elements(Bound::Unbounded));
+    let found = found.map(|(part, rest)| (len - rest, len - rest + part));
     found.ok_or_else(|| {
-        let (start, end) = (range.start_bound(), range.end_bound());
         let why = format!("from {start:?} to {end:?} is not within 0..{len}");
         Error::invalid("range", why)
     })

@@ -28,6 +28,10 @@ fn a_slice_keeps_the_element_size() {
     for empty in [view.slice(10..), view.slice(..0), view.slice(4..4)] {
         assert!(empty.unwrap().is_empty());
     }
+    let behind = view.slice((Bound::Excluded(3), Bound::Included(4)));
+    assert_eq!(behind.unwrap().addr(), 0x1020);
+    let last = (Bound::Excluded(usize::MAX), Bound::Unbounded);
+    assert!(view.slice(last).is_err());
     #[allow(clippy::reversed_empty_ranges)]
     let reversed = view.slice(6..5);
     assert!(reversed.is_err());
