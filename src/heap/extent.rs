@@ -10,7 +10,7 @@ pub(crate) type Id = u32;
 
 pub(crate) const NONE: Id = u32::MAX;
 
-/// A record that is no extent and ends lists. It is written and never read: so no branch asks for a list's end.
+/// A record that is no extent and ends lists. Its links are written and never read: so no branch asks for a list's end.
 pub(crate) const NIL: Id = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl Extent {
         start: 0,
         bytes: 0,
         epoch: Epoch::PAST,
-        prev: NONE,
-        next: NONE,
+        prev: NIL,
+        next: NIL,
         newer: NIL,
         older: NIL,
         state: State::Unused,

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use super::bins::{Bins, UNIT};
 use super::epoch::{Epoch, StreamIndex};
-use super::extent::{Extent, Id, NIL, NONE, SMALL_BYTES, State};
+use super::extent::{Extent, Id, NIL, SMALL_BYTES, State};
 use crate::seeded::seeded;
 
 #[repr(C)]
@@ -148,7 +148,7 @@ impl Extents {
 
     /// The extent that contains `offset`, sought upwards from `from`.
     pub(crate) fn seek(&self, mut from: Id, offset: u64) -> Id {
-        while self.get(from).end() <= offset && self.get(from).next != NONE {
+        while self.get(from).end() <= offset && self.get(from).next != NIL {
             from = self.get(from).next;
         }
         from
@@ -160,7 +160,7 @@ impl Extents {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> {
-        let next = |&id: &Id| Some(self.get(id).next).filter(|&next| next != NONE);
+        let next = |&id: &Id| Some(self.get(id).next).filter(|&next| next != NIL);
         std::iter::successors(Some(self.first()), next).map(|id| (id, self.get(id)))
     }
 
@@ -212,9 +212,7 @@ impl Extents {
         upper.next = next;
         upper.state = state;
         upper.movable = movable;
-        if next != NONE {
-            self.get_mut(next).prev = upper_id;
-        }
+        self.get_mut(next).prev = upper_id;
         upper_id
     }
 
@@ -225,9 +223,7 @@ impl Extents {
         let lower = self.get_mut(id);
         lower.bytes += upper.bytes;
         lower.next = upper.next;
-        if upper.next != NONE {
-            self.get_mut(upper.next).prev = id;
-        }
+        self.get_mut(upper.next).prev = id;
         self.drop_record(upper_id);
     }
 
@@ -274,8 +270,7 @@ impl Extents {
         let joins = |extent: &Extent| {
             extent.state == State::Free && (extent.epoch.stream == slot || covered(extent))
         };
-        let up = next != NONE && joins(self.get(next));
-        let down = prev != NONE && joins(self.get(prev));
+        let (up, down) = (joins(self.get(next)), joins(self.get(prev)));
         let (mut at, mut latest) = (id, tick);
         if up {
             self.unfile(next);
@@ -301,7 +296,7 @@ impl Extents {
         hole.epoch = Epoch::new(slot, latest);
         hole.next = next;
         hole.state = State::Free;
-        if (up | down) && next != NONE {
+        if up | down {
             self.get_mut(next).prev = at;
         }
         self.file(at);
@@ -312,13 +307,11 @@ impl Extents {
     pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
         loop {
             let extent = *self.get(id);
-            if extent.next == NONE || extent.state != State::Free {
-                return;
-            }
             let next = *self.get(extent.next);
+            let free = [extent.state, next.state] == [State::Free; 2];
             let same = next.epoch.stream == extent.epoch.stream;
             let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
-            if next.state != State::Free || !(same || both) {
+            if !free || !(same || both) {
                 return;
             }
             let theirs = next.epoch.tick * u64::from(same && !seeded!("join-forgets-a-history"));
@@ -412,12 +405,12 @@ impl Extents {
         let extent = self.get_mut(id);
         extent.state = State::Unmapped;
         extent.epoch = Epoch::PAST;
-        if next != NONE && self.get(next).state == State::Unmapped {
+        if self.get(next).state == State::Unmapped {
             let start = self.get(next).start;
             self.gaps.remove(&start);
             self.join(id);
         }
-        if prev != NONE && self.get(prev).state == State::Unmapped {
+        if self.get(prev).state == State::Unmapped {
             self.join(prev);
             return prev;
         }

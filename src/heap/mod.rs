@@ -21,7 +21,7 @@ pub(crate) mod slab;
 
 pub(crate) use bins::UNIT;
 pub(crate) use epoch::{Epoch, FRESH, StreamIndex};
-pub(crate) use extent::{Extent, Id, NONE, State};
+pub(crate) use extent::{Extent, Id, NIL, NONE, State};
 pub(crate) use extents::Extents;
 
 /// An allocated block: its extent, or its slab, and its offset.

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Extent, Extents, Id, NONE, State};
+use super::{Extent, Extents, Id, State};
 
 /// A window for a request over a gap and holes beside it, and the part of the gap to map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ fn holes_beside(
     let (mut last, mut bytes) = (gap, 0);
     while bytes < enough {
         let at = next(extents.get(last));
-        if at == NONE || !joins(extents.get(at)) {
+        if !joins(extents.get(at)) {
             break;
         }
         bytes += extents.get(at).bytes;

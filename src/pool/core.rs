@@ -18,7 +18,7 @@ use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
 use crate::heap::slab::Slabs;
-use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, ensure};
+use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, State, StreamIndex, ensure};
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, latch, try_latch};
 
@@ -250,8 +250,8 @@ impl Core {
     /// The hole that begins where `id` ends.
     pub(super) fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
         let next = self.extents.get(id).next;
-        let hole = (next != NONE).then(|| (next, *self.extents.get(next)));
-        hole.filter(|(_, hole)| hole.state == State::Free)
+        let hole = *self.extents.get(next);
+        (hole.state == State::Free).then_some((next, hole))
     }
 
     pub(super) fn only_stream(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::Phys;
 use crate::error::Result;
 use crate::heap::placement::Placement;
-use crate::heap::{Extent, Id, NONE};
+use crate::heap::{Extent, Id, NIL};
 use crate::seeded::seeded;
 
 enum What {
@@ -208,7 +208,7 @@ impl Core {
             self.release_slab(slab);
         }
         let mut at = self.extents.first();
-        while at != NONE {
+        while at != NIL {
             self.merge_done_from(at);
             at = self.extents.get(at).next;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Extents, Id, NONE, State};
+use super::{Extents, Id, State};
 use crate::heap::bins::UNIT;
 use crate::heap::ensure;
 use crate::heap::extent::NIL;
@@ -23,7 +23,7 @@ impl Extents {
 
     /// Checks that extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
-        let (mut at, mut prev, mut taken) = (0, NONE, 0);
+        let (mut at, mut prev, mut taken) = (0, NIL, 0);
         let (mut holes, mut gaps) = (Vec::new(), BTreeMap::new());
         for (id, extent) in self.iter() {
             let follows = extent.start == at && extent.bytes != 0 && extent.prev == prev;
