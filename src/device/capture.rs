@@ -97,8 +97,8 @@ impl Recorder {
     /// the graph.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is under capture already, or where a host call would have to wait for a copy; any
-    /// error of the driver. The stream is then unchanged.
+    /// [`Error::Invalid`] if it is under capture already, where a host call would have to wait for a copy, or if the
+    /// capture ends meanwhile; any error of the driver. The stream is then unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
         timeline.refuse_while_outside()?;
@@ -138,7 +138,17 @@ impl Recorder {
         }
         timeline.set_recorder(Some(Arc::clone(self)));
         self.device.count_capture(true);
-        lock(&self.state).streams.push(stream.clone());
+        let mut state = lock(&self.state);
+        if state.ended {
+            drop(state);
+            self.let_out(stream);
+            return Err(Error::invalid(
+                "stream",
+                "the capture that it was to join has ended meanwhile: make it wait again",
+            ));
+        }
+        state.streams.push(stream.clone());
+        drop(state);
         // A pool that began to use the stream after the first loop has not seen the recorder.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
@@ -148,7 +158,10 @@ impl Recorder {
 
     /// Releases all streams: the capture has `ended`, or else the driver failed to end it.
     pub(super) fn leave(&self, ended: bool) {
-        let streams = std::mem::take(&mut lock(&self.state).streams);
+        let mut state = lock(&self.state);
+        state.ended = true;
+        let streams = std::mem::take(&mut state.streams);
+        drop(state);
         for stream in &streams {
             let timeline = &stream.core().timeline;
             let entering = lock(&timeline.entering);
@@ -183,8 +196,14 @@ impl Recorder {
 
     /// Undoes [`Recorder::enter`] for a stream that the driver did not let join.
     pub(super) fn withdraw(&self, stream: &Stream) {
-        lock(&self.state).streams.retain(|other| other != stream);
-        self.let_out(stream);
+        let mut state = lock(&self.state);
+        let at = state.streams.iter().position(|other| other == stream);
+        let joined = at.map(|at| state.streams.remove(at));
+        drop(state);
+        // The end of the capture, if it came before, has let it out.
+        if joined.is_some() {
+            self.let_out(stream);
+        }
     }
 
     /// Whether the stream of `timeline` is part of this capture.

@@ -197,6 +197,8 @@ pub(crate) trait Kept: Send {
 pub(super) struct Captured {
     /// Streams under capture, the one it began on first; they are held until it ends.
     pub(super) streams: Vec<Stream>,
+    /// The capture has ended: no stream joins it any more.
+    pub(super) ended: bool,
     /// Streams the graph was launched on.
     pub(super) users: Vec<Stream>,
     pub(super) kept: Vec<Box<dyn Kept>>,

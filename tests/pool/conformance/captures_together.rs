@@ -8,7 +8,7 @@ use super::common::watched::Watched;
 use super::common::{Gate, host, on_every_device};
 use super::{MIB, limited, small_handles};
 use crate::common::BackendOf;
-use warpool::host::{HostPool, HostPoolConfig};
+use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::{Block, Capture, Device, Graph, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 on_every_device! {
@@ -458,5 +458,43 @@ fn a_stream_that_the_driver_does_not_have_join_a_capture_is_no_part_of_it() {
         drop(pool.alloc_filled::<u8>(&other, LEN, 1).unwrap());
         other.synchronize().unwrap();
         assert_eq!(capture.end().unwrap().memory().bytes(), 0);
+    }
+}
+
+#[test]
+fn a_stream_that_meets_the_end_of_a_capture_is_no_part_of_it() {
+    let cases = [(false, false), (true, false), (false, true), (true, true)];
+    for (by_event, has_joined) in cases {
+        let (device, watched) = Watched::over(&host());
+        let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+        let [captured, other] = streams(&device);
+        let capture = captured.begin_capture().unwrap();
+        let event = device.event().unwrap();
+        event.record(&captured).unwrap();
+        let (tell, told) = mpsc::channel();
+        let ends = move || {
+            let thread = std::thread::spawn(|| capture.end().map(drop));
+            // It may have to wait until the call is made.
+            std::thread::sleep(Duration::from_millis(50));
+            tell.send(thread).unwrap();
+        };
+        // The first wait is of the capture's gate for the stream, the second of the stream for the capture.
+        let its = Arc::clone(&watched);
+        watched.after("event_wait", move || match has_joined {
+            true => its.after("before_event_wait", ends),
+            false => ends(),
+        });
+        if has_joined {
+            watched.fail("event_wait", 2, false);
+        }
+        let met = match by_event {
+            true => other.wait(&event),
+            false => other.wait_stream(&captured),
+        };
+        assert!(met.is_err(), "by event: {by_event}, joined: {has_joined}");
+        told.recv().unwrap().join().unwrap().unwrap();
+        drop(pool.alloc_filled::<u8>(&other, LEN, 1).unwrap());
+        other.synchronize().unwrap();
+        pool.sleep(&[], Contents::Discarded).unwrap();
     }
 }
