@@ -81,8 +81,8 @@ fn rust_of(kernel: &Kernel, cuda: bool) -> String {
     });
     let values = list(&kernel.parameters, |p| match p.kind {
         Kind::Number => p.name.clone(),
-        Kind::ReadsWhole => format!("{0}_at, {0}_len", p.name),
-        _ => format!("{}_at", p.name),
+        Kind::ReadsWhole => format!("wp_at_{0}, wp_len_{0}", p.name),
+        _ => format!("wp_at_{}", p.name),
     });
     let each = |make: &dyn Fn(&Parameter) -> String| buffers().map(make).collect::<String>();
     let views = each(&|p| format!("    let {0} = {0}.into();\n", p.name));
@@ -92,10 +92,10 @@ fn rust_of(kernel: &Kernel, cuda: bool) -> String {
     });
     let addresses = each(&|p| match p.kind {
         Kind::ReadsWhole => format!(
-            "    let ({0}_at, {0}_len) = ({0}.addr(), {0}.len() as u64);\n",
+            "    let (wp_at_{0}, wp_len_{0}) = ({0}.addr(), {0}.len() as u64);\n",
             p.name
         ),
-        _ => format!("    let {0}_at = {0}.addr();\n", p.name),
+        _ => format!("    let wp_at_{0} = {0}.addr();\n", p.name),
     });
     let uses = each(&|p| match p.kind {
         Kind::Reads | Kind::ReadsWhole => format!(".reads({})", p.name),
@@ -179,7 +179,7 @@ mod tests {
             "pub fn saxpy<'a>(stream: &::warpool::Stream, a: f32, x: impl Into<::warpool::View<'a, f32>>, \
              y: impl Into<::warpool::ViewMut<'a, f32>>)",
             "stream.kernel(\"saxpy\").reads(x).writes(y)",
-            "warpool_saxpy_cuda(stream.raw().0, wp_count, a, x_at, y_at)",
+            "warpool_saxpy_cuda(stream.raw().0, wp_count, a, wp_at_x, wp_at_y)",
             "fn warpool_saxpy_host(wp_count: u64, a: f32, x: u64, y: u64);",
         ] {
             assert!(made.contains(part), "{part}\nis not in\n{made}");
@@ -196,7 +196,7 @@ mod tests {
             "x: impl Into<::warpool::View<'a, ::warpool::half::bf16>>",
             "let wp_lengths = [(\"at\", at.len()), (\"y\", y.len()), ];",
             ".reads(x).reads(at).writes(y)",
-            "warpool_gather_host(wp_count, x_at, x_len, at_at, y_at)",
+            "warpool_gather_host(wp_count, wp_at_x, wp_len_x, wp_at_at, wp_at_y)",
             "fn warpool_gather_cuda(wp_stream: u64, wp_count: u64, x: u64, wp_len_x: u64, at: u64, y: u64)",
         ] {
             assert!(made.contains(part), "{part}\nis not in\n{made}");
@@ -208,6 +208,19 @@ mod tests {
         ] {
             assert!(made.contains(part), "{part}\nis not in\n{made}");
         }
+    }
+
+    #[test]
+    fn a_number_is_passed_as_it_is_whatever_its_name() {
+        let text = "KERNEL void f(u64 i, u64 x_len, u64 y_at, Whole<float> x, float *y) {}";
+        let made = rust(&find("k.cu", text).expect("a kernel"), true);
+        let passed = "(wp_count, x_len, y_at, wp_at_x, wp_len_x, wp_at_y)";
+        assert!(made.contains(passed), "{passed}\nis not in\n{made}");
+        // Nothing else is bound to their names.
+        assert!(
+            !made.contains("let y_at") && !made.contains("x_len) ="),
+            "{made}"
+        );
     }
 
     #[test]
