@@ -38,7 +38,7 @@ fn cpp_of(kernel: &Kernel) -> String {
 #ifdef __CUDACC__
 static __global__ void warpool_{name}_each(u64 wp_count{declared}) {{
     const u64 wp_at = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-    if (wp_at < wp_count) {name}(wp_at{passed});
+    if (wp_at < wp_count) ::{name}(wp_at{passed});
 }}
 extern "C" int warpool_{name}_cuda(void *wp_stream, u64 wp_count{declared}) {{
     void *wp_arguments[] = {{(void *)&wp_count{addresses}}};
@@ -49,7 +49,7 @@ extern "C" int warpool_{name}_cuda(void *wp_stream, u64 wp_count{declared}) {{
 }}
 #else
 extern "C" void warpool_{name}_host(u64 wp_count{declared}) {{
-    for (u64 wp_at = 0; wp_at < wp_count; wp_at++) {name}(wp_at{passed});
+    for (u64 wp_at = 0; wp_at < wp_count; wp_at++) ::{name}(wp_at{passed});
 }}
 #endif
 "#,
@@ -224,11 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn a_number_may_be_called_like_its_kernel() {
+        let text = "KERNEL void scale(u64 i, float scale, float *y) { y[i] *= scale; }";
+        let made = cpp(&find("k.cu", text).expect("a kernel"));
+        let folder = std::env::temp_dir().join(format!("warpool-build-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let source = folder.join("k.cpp");
+        let all = format!("#include \"warpool_kernel.h\"\n{text}\n{made}");
+        std::fs::write(&source, all).expect("written");
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let compiled = std::process::Command::new(compiler)
+            .args(["-std=c++17", "-fsyntax-only", "-I"])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/include"))
+            .arg(&source)
+            .status();
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(compiled.expect("a compiler").success(), "{made}");
+    }
+
+    #[test]
     fn both_compilers_are_given_the_same_kernel() {
         let made = cpp(&saxpy());
         for part in [
-            "if (wp_at < wp_count) saxpy(wp_at, a, x, y);",
-            "wp_at++) saxpy(wp_at, a, x, y);",
+            "if (wp_at < wp_count) ::saxpy(wp_at, a, x, y);",
+            "wp_at++) ::saxpy(wp_at, a, x, y);",
             "{(void *)&wp_count, (void *)&a, (void *)&x, (void *)&y}",
             "warpool_saxpy_host(u64 wp_count, float a, const float *x, float *y)",
         ] {
