@@ -181,9 +181,11 @@ fn parameter(text: &str) -> Result<Parameter, String> {
 
 /// Whether C++ and Rust both take it for a name, and neither for a word of its own.
 fn is_name(text: &str) -> bool {
-    const TAKEN: [&str; 22] = [
-        "as", "box", "crate", "dyn", "fn", "gen", "impl", "in", "let", "loop", "match", "mod",
-        "move", "mut", "pub", "ref", "self", "super", "trait", "type", "use", "where",
+    const TAKEN: [&str; 34] = [
+        "Self", "abstract", "as", "async", "await", "become", "box", "crate", "dyn", "final", "fn",
+        "gen", "impl", "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override",
+        "priv", "pub", "ref", "self", "super", "trait", "type", "unsafe", "unsized", "use",
+        "where", "yield",
     ];
     // Names that the generated functions have themselves.
     if text == "stream" || text.starts_with("wp_") {
@@ -248,6 +250,10 @@ mod tests {
             (
                 "KERNEL void f(u64 i, float &y) {}",
                 "the types of a kernel's parameters",
+            ),
+            (
+                "KERNEL void f(u64 i, float final, float *y) {}",
+                "`float final`: the types",
             ),
             (
                 "KERNEL void f(u64 i, float *stream) {}",
