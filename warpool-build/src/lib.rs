@@ -61,13 +61,15 @@ fn build(files: &[&str]) -> Result<(), String> {
         glue.push_str(&format!("#include {:?}\n", path.display().to_string()));
     }
     signature::no_name_twice(&all)?;
-    glue.push_str(&glue::cpp(&all));
+    let [name, version] = ["CARGO_PKG_NAME", "CARGO_PKG_VERSION"].map(variable);
+    let itself = format!("{} {}", name?, version?);
+    glue.push_str(&glue::cpp(&all, &itself));
     let toolkit = compile::toolkit(&package)?;
     compile::host(&out, &glue)?;
     if let Some(toolkit) = &toolkit {
         compile::cuda(&out, &glue, toolkit)?;
     }
-    let rust = glue::rust(&all, toolkit.is_some());
+    let rust = glue::rust(&all, &itself, toolkit.is_some());
     write(&out.join("kernels.rs"), &rust)
 }
 
