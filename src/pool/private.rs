@@ -175,23 +175,28 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: 
 }
 
 impl Lane {
-    pub(super) fn alloc_private(&self, bytes: u64, requested: u64) -> Result<Block> {
+    /// A part of the graph's memory; `None` if the graph is gone by now: it has let go of the lane.
+    pub(super) fn alloc_private(&self, bytes: u64, requested: u64) -> Result<Option<Block>> {
         let Some(private) = &self.private else {
             return Err(Error::invalid("stream", "its capture has no memory"));
         };
+        let mut made = None;
         loop {
             let mut parts = lock(&private.parts);
+            if parts.released {
+                return Ok(None);
+            }
+            made.take().into_iter().for_each(|it| parts.add(it));
             if let Some(addr) = parts.take(bytes) {
                 self.count(|counters, away| counters.allocate(bytes, requested, away));
                 self.enter();
-                return Ok(Block::new(self, NONE, addr, bytes, requested));
+                return Ok(Some(Block::new(self, NONE, addr, bytes, requested)));
             }
             drop(parts);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
             let roomy = gate.try_alloc(bytes.max(GRAPH_SEGMENT))?;
-            let segment = roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?;
-            lock(&private.parts).add(segment);
+            made = Some(roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?);
         }
     }
 

@@ -209,7 +209,12 @@ impl Lane {
         if let Some(captured) = state.captured.clone() {
             drop(state);
             // A graph's memory has no slabs.
-            return captured.alloc_private(whole, requested);
+            if let Some(block) = captured.alloc_private(whole, requested)? {
+                return Ok(block);
+            }
+            // It is gone by now, and serves nobody.
+            self.change(|it| _ = it.captured.take_if(|it| Arc::ptr_eq(it, &captured)));
+            return self.alloc(requested, slots);
         }
         let bytes = size_class::rounded(requested, slots);
         if !state.aside

@@ -498,3 +498,23 @@ fn a_stream_that_meets_the_end_of_a_capture_is_no_part_of_it() {
         pool.sleep(&[], Contents::Discarded).unwrap();
     }
 }
+
+#[test]
+fn a_block_whose_graph_goes_while_its_memory_is_made_is_no_part_of_it() {
+    let (device, watched) = Watched::over(&host());
+    let pool = Pool::new(&device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    watched.after("map", || {
+        let ends = std::thread::spawn(|| drop(capture.end().unwrap()));
+        ends.join().unwrap();
+    });
+    let block = pool.alloc(&stream, 3 * MIB).unwrap();
+    assert!(watched.was_hooked(), "no memory is made");
+    assert_eq!(pool.stats().blocks.current, 1);
+    drop(block);
+    assert_eq!(pool.stats().blocks.current, 0);
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 0);
+    pool.check_invariants().unwrap();
+}
