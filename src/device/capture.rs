@@ -196,6 +196,8 @@ impl Recorder {
 
     /// Undoes [`Recorder::enter`] for a stream that the driver did not let join.
     pub(super) fn withdraw(&self, stream: &Stream) {
+        // Another capture of it begins after this.
+        let _entering = lock(&stream.core().timeline.entering);
         let mut state = lock(&self.state);
         let at = state.streams.iter().position(|other| other == stream);
         let joined = at.map(|at| state.streams.remove(at));
