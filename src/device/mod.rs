@@ -270,7 +270,7 @@ impl Device {
         Self::over(backend, None, None)
     }
 
-    fn over(
+    pub(crate) fn over(
         backend: Arc<dyn Backend>,
         no_gpu: Option<crate::Error>,
         owner: Option<Arc<dyn Any + Send + Sync>>,

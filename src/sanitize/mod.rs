@@ -87,7 +87,7 @@ impl Sanitizer {
     /// the watched one: calls through `device` itself are not seen.
     #[must_use]
     pub fn over(device: &Device) -> (Device, Self) {
-        let watch = Arc::new(Watch::new(Arc::clone(device.backend())));
+        let watch = Arc::new(Watch::new(device));
         let watched = Device::from_backend(Arc::clone(&watch) as _);
         (watched, Self { watch })
     }
@@ -128,5 +128,29 @@ impl Sanitizer {
 impl fmt::Debug for Sanitizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sanitizer({} found)", self.found())
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_device_keeps_the_context_of_the_device_that_it_watches() {
+        let host = Device::host().expect("the host device");
+        let context = Arc::new(());
+        let owner = Arc::clone(&context) as _;
+        let device = Device::over(Arc::clone(host.backend()), None, Some(owner));
+        let (watched, sanitizer) = Sanitizer::over(&device);
+        drop(device);
+        for holder in [
+            Box::new(sanitizer) as Box<dyn std::any::Any>,
+            Box::new(watched),
+        ] {
+            assert_eq!(Arc::strong_count(&context), 2, "nothing keeps it");
+            drop(holder);
+        }
+        assert_eq!(Arc::strong_count(&context), 1, "something keeps it");
     }
 }

@@ -15,8 +15,8 @@ use super::books::{Books, Change};
 use super::order::{Mark, Op};
 use super::report::Report;
 use crate::device::{
-    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph,
-    RawStream, is_running,
+    Access, Addr, Backend, Device, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent,
+    RawGraph, RawStream, is_running,
 };
 use crate::error::Result;
 use crate::sync::plain::lock;
@@ -36,14 +36,17 @@ type Taken = Arc<OnceLock<bool>>;
 /// A device that records all calls; see the module documentation.
 pub(super) struct Watch {
     inner: Arc<dyn Backend>,
+    /// Keeps what the device keeps: cudarc's context.
+    _device: Device,
     books: Mutex<Books>,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
 }
 
 impl Watch {
-    pub(super) fn new(inner: Arc<dyn Backend>) -> Self {
+    pub(super) fn new(device: &Device) -> Self {
         Self {
-            inner,
+            inner: Arc::clone(device.backend()),
+            _device: device.clone(),
             books: Mutex::default(),
             arrivals: Arc::default(),
         }
