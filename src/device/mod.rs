@@ -406,8 +406,8 @@ impl Device {
     ///
     /// # Safety
     /// - `raw` is a live stream of this device and of the context that is current now.
-    /// - It stays alive until every clone of the returned [`Stream`] and every block allocated on
-    ///   it is dropped, outside of host calls, which put that off.
+    /// - It stays alive until every clone of the returned [`Stream`], every block allocated on it, every graph
+    ///   launched on it and every reducer made with it is dropped, outside of host calls, which put that off.
     pub unsafe fn adopt_stream(&self, raw: RawStream) -> Result<Stream> {
         Stream::adopt(self, raw)
     }
