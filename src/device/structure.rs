@@ -160,6 +160,8 @@ pub(crate) struct Timeline {
     pub(super) ticks: Ticks,
     /// `None` once the stream is gone.
     pub(super) raw: Mutex<Option<RawStream>>,
+    /// Above 0 once it is: a driver may keep a thread that holds `raw`.
+    pub(super) gone: AtomicU64,
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,

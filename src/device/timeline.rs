@@ -82,6 +82,7 @@ impl Timeline {
             device: device.clone(),
             ticks: Ticks::new(),
             raw: Mutex::new(Some(raw)),
+            gone: AtomicU64::new(0),
             order: Mutex::default(),
             recorder: Mutex::default(),
             entering: Mutex::default(),
@@ -187,9 +188,9 @@ impl Timeline {
 
     /// The same as [`Timeline::queued_tick`]; for a stream that is gone, the tick of its last mark.
     pub(crate) fn last_tick(&self) -> u64 {
-        match self.raw() {
-            Some(_) => self.queued_tick(),
-            None => self.open_tick() - 1,
+        match self.gone.load(Ordering::Acquire) {
+            0 => self.queued_tick(),
+            _ => self.open_tick() - 1,
         }
     }
 
@@ -475,12 +476,12 @@ impl Timeline {
             // A wait for all work of the stream waits for this tick, which is never reached.
             self.ticks.count_to(open);
         }
-        *lock(&self.raw) = None;
-        true
+        self.forget()
     }
 
     /// Closes a stream whose order nothing tracks, without a mark.
     pub(super) fn forget(&self) -> bool {
+        self.gone.store(1, Ordering::Release);
         *lock(&self.raw) = None;
         true
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use super::common::watched::Watched;
-use super::common::{self, Gate, on_every_device};
+use super::common::{self, BackendOf, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to_half, to_single};
 use half::f16;
 use warpool::Device;
@@ -353,4 +353,32 @@ fn memory_of_the_graph_itself_is_ordered_too(device: &Device) {
     assert_singles(&out, 1.5);
     drop(graph);
     assert_all(&own.download().unwrap(), 1.5, "held beyond the graph");
+}
+
+#[test]
+fn a_buffer_of_anothers_graph_is_dropped_in_a_host_call_that_a_wait_is_kept_for() {
+    let (device, watched) = Watched::over(&common::host());
+    let world = World::new(&device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let mut noted = world.home.note_capture().unwrap();
+    device.backend().capture_begin(world.home.raw()).unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let raw = device.backend().capture_end(world.home.raw()).unwrap();
+    let memory = noted.end().unwrap();
+    memory.used_by(&world.other).unwrap();
+    let (kept, third) = (device.clone(), world.third.raw());
+    let (tell, told) = mpsc::channel();
+    watched.after("before_event_wait", move || {
+        let (say, said) = mpsc::channel();
+        let call = Box::new(move || {
+            drop(dst);
+            let _ = say.send(());
+        });
+        kept.backend().host_call(third, call).unwrap();
+        let dropped = said.recv_timeout(Duration::from_secs(5));
+        tell.send(dropped.is_ok()).unwrap();
+    });
+    world.other.wait_stream(&world.home).unwrap();
+    assert!(told.recv().unwrap(), "each waits for the other");
+    device.backend().graph_destroy(raw).unwrap();
 }
