@@ -56,7 +56,7 @@ const TYPES: [(&str, &str); 14] = [
 /// # Errors
 /// A declaration that cannot be called from Rust, with the file, its line and what is expected; none at all.
 pub(crate) fn find(file: &str, text: &str) -> Result<Vec<Kernel>, String> {
-    let text = without_comments(text);
+    let text = code_alone(text);
     let mut kernels = Vec::new();
     let mut from = 0;
     while let Some(at) = text[from..].find("KERNEL") {
@@ -94,22 +94,39 @@ pub(crate) fn no_name_twice(kernels: &[Kernel]) -> Result<(), String> {
     Ok(())
 }
 
-/// The text with comments blanked, its lines where they were.
-fn without_comments(text: &str) -> String {
+/// The text with comments and quoted text blanked, its lines where they were.
+fn code_alone(text: &str) -> String {
+    const BEGINS: [&str; 5] = ["//", "/*", "\"", "'\"'", "'\\\"'"];
     let mut made = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find("//").into_iter().chain(rest.find("/*")).min() {
-        let (before, comment) = rest.split_at(at);
+    let begin = |rest: &str| BEGINS.iter().filter_map(|it| rest.find(it)).min();
+    while let Some(at) = begin(rest) {
+        let (before, skipped) = rest.split_at(at);
         made.push_str(before);
-        let end = match comment.starts_with("//") {
-            true => comment.find('\n'),
-            false => comment.find("*/").map(|end| end + 2),
+        let end = match &skipped[..1] {
+            "\"" => 1 + quoted(&skipped[1..]),
+            "'" => 3 + usize::from(skipped.starts_with("'\\")),
+            _ if skipped.starts_with("//") => skipped.find('\n').unwrap_or(skipped.len()),
+            _ => skipped.find("*/").map_or(skipped.len(), |end| end + 2),
         };
-        let (comment, after) = comment.split_at(end.unwrap_or(comment.len()));
-        made.extend(comment.chars().filter(|c| *c == '\n'));
+        let (skipped, after) = skipped.split_at(end);
+        made.extend(skipped.chars().filter(|c| *c == '\n'));
         rest = after;
     }
     made + rest
+}
+
+/// Bytes of the text up to behind the quote that ends it, or to the end of its line.
+fn quoted(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.find(|c| {
+        let ends = c == '\n' || (c == '"' && !escaped);
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| {
+        end + usize::from(text[end..].starts_with('"'))
+    })
 }
 
 /// `void name(u64 i, ...)`, and whatever follows.
@@ -200,6 +217,26 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_quoted_begins_no_comment() {
+        for quoted in [
+            "\"/*\"",
+            "\"\\\"//\"",
+            "\"\\\\\"",
+            "'\"'",
+            "'\\\"'",
+            "\"//\"",
+            "1'000",
+        ] {
+            let first = format!("KERNEL void a(u64 i, int *y) {{ f({quoted}); }} /*\n");
+            let no = "KERNEL void no(u64 i, int *y) {}\n*/\n";
+            let text = first + no + "KERNEL void b(u64 i, int *y) {}\n";
+            let found = find("k.cu", &text).expect(quoted);
+            let names: Vec<&str> = found.iter().map(|kernel| &kernel.name[..]).collect();
+            assert_eq!(names, ["a", "b"], "{quoted}");
+        }
+    }
 
     #[test]
     fn a_declaration_says_what_is_read_and_what_is_written() {
