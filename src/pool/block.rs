@@ -256,8 +256,9 @@ impl Block {
         Ok(true)
     }
 
-    /// Frees the block in the order of `stream` instead of its own. Work that uses the block must be
-    /// ordered before this point of `stream`. [`Block::record_use`] has an example.
+    /// Frees the block in the order of `stream` instead of its own. Work that uses the block, and what the block's own
+    /// stream was given before the allocation, must be ordered before this point of `stream`. [`Block::record_use`]
+    /// has an example.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own stream. What the
