@@ -83,7 +83,7 @@ impl Made {
         std::mem::forget(unknown.unwrap());
     }
 
-    /// Counts what a request was granted as a block; gives its offset.
+    /// Counts what a request was granted as a block; returns its offset.
     pub(in crate::pool) fn granted(&mut self, grant: Grant) -> u64 {
         self.core.active.add(self.core.extents.get(grant.id).bytes);
         self.core.check().unwrap();

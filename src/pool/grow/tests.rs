@@ -67,7 +67,7 @@ fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
     }
 }
 
-/// What a GPU of so many bytes lets a pool grow by, in place of what a host device does.
+/// What a GPU of this many bytes lets a pool grow by, in place of what a host device does.
 fn on_gpu(bytes: u64) -> Pace {
     let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), bytes, 1);
     Pace::new(None, &device)
@@ -95,7 +95,7 @@ fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_i
     assert_eq!(handle(&core, 30), 2);
 }
 
-/// What a request for so many granules has made, in granules: all of it, and its largest handle.
+/// What a request for this many granules has made, in granules: all of it, and its largest handle.
 fn made_for(made: &mut Made, bytes: u64) -> (u64, u64) {
     let granule = made.core.arena.granule();
     let before = made.core.arena.reserved();

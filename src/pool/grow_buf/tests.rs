@@ -41,7 +41,7 @@ fn ground(config: PoolConfig) -> Ground {
     ground_on(Device::host().unwrap(), config)
 }
 
-/// The same with a limit of so many granules.
+/// The same with a limit of this many granules.
 fn limited(granules: u64) -> Ground {
     let device = Device::host().unwrap();
     let limit = granules * device.info().granule;
@@ -49,7 +49,7 @@ fn limited(granules: u64) -> Ground {
 }
 
 impl Ground {
-    /// A buffer of so many granules, all bytes of which are `byte`.
+    /// A buffer of this many granules, all bytes of which are `byte`.
     fn filled(&self, granules: usize, byte: u8) -> GrowBuf<u8> {
         let mut buffer = self.empty();
         buffer.resize(granules * self.granule).unwrap();
@@ -81,7 +81,7 @@ impl Ground {
         }
     }
 
-    /// Holds a stream up until what it gives is dropped.
+    /// Holds a stream up until what it returns is dropped.
     fn hold(&self, stream: &Stream) -> mpsc::Sender<()> {
         let (release, held) = mpsc::channel::<()>();
         let work = Box::new(move || _ = held.recv());

@@ -7,7 +7,7 @@ use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::job::Job;
 
-/// A core with so many streams in all, each its slot.
+/// A core with this many streams in all, each its slot.
 fn with_streams(count: usize) -> (Made, Vec<StreamIndex>, impl Sized) {
     let mut made = core(PoolConfig::default(), 4);
     let (mut slots, mut held) = (vec![made.slot], Vec::new());

@@ -22,7 +22,7 @@ struct Made {
     gap: Id,
 }
 
-/// Cuts the last `bytes` off the block; gives them.
+/// Cuts the last `bytes` off the block and returns them.
 fn cut(table: &mut Extents, block: Id, bytes: u64) -> Id {
     let at = table.get(block).end() - bytes;
     table.cut(block, at)

@@ -12,7 +12,7 @@ use crate::pool::{Block, PoolConfig};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Has the lane be crowded, with so many bytes of room.
+/// Makes the lane crowded, with this many bytes of room.
 fn crowd(lane: &Lane, room: u64) {
     let mut state = latch(&lane.state);
     (state.crowded, state.room) = (CROWDED_MISSES, room);

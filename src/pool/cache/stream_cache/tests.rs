@@ -27,7 +27,7 @@ impl World {
         lane.unwrap().unwrap()
     }
 
-    /// Has the first stream's cache hold so many blocks.
+    /// Fills the first stream's cache with this many blocks.
     fn cached(&self, count: usize) {
         let stream = &self.streams[0];
         let one = |_| self.pool.alloc(stream, BYTES).unwrap();
