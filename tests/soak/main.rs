@@ -1,9 +1,12 @@
 //! A soak: threads with a stream each do random operations on one pool, near its limit, while two
 //! more compact it; every block is stamped and verified by kernels in stream order.
 //!
-//! `WARPOOL_SOAK_SECONDS=600` is the long form; 4 seconds is the quick one.
+//! `WARPOOL_SOAK_SECONDS=600` is the long form; 4 seconds is the quick one. `mixed` does operations of every
+//! kind on streams that threads share.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod mixed;
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
