@@ -4,7 +4,7 @@
 //! crate leaks the memory that it fills, because the device may still write there. The source of a
 //! copy to the device belongs to the caller and cannot be leaked. That is safe: either the device
 //! has read it when the call returns (a driver stages memory that is not page-locked), or it
-//! refuses a copy that nothing can wait for (a host device, from a host call).
+//! refuses a copy that nothing can wait for (a host or simulated device, from a host call).
 
 use bytemuck::Pod;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::hunt::shrink;
 use warpool::device::sim::{Rng, SimConfig, Strategy, explore};
 use warpool::device::{DeviceKind, RawStream};
-use warpool::{Device, Event, Result, Stream};
+use warpool::{Device, Event, Pool, PoolConfig, Result, Stream};
 
 type Log = Arc<Mutex<Vec<char>>>;
 
@@ -206,6 +206,28 @@ fn a_host_call_cannot_wait_for_the_device_that_runs_it() {
     stream.synchronize().unwrap();
     let error = outcome.lock().unwrap().take().unwrap().unwrap_err();
     assert!(error.to_string().contains("may not wait"), "{error}");
+}
+
+#[test]
+fn a_host_call_copies_no_memory_of_the_host_which_it_could_not_wait_for() {
+    let device = Device::sim(&SimConfig::default()).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buffer = pool.alloc_from(&stream, &[7_u64; 64]).unwrap();
+    let (tell, told) = mpsc::channel();
+    let work = Box::new(move || {
+        let mut source = vec![8; 64];
+        let outcome = buffer.upload(&source);
+        // The source is the caller's again, whatever the outcome.
+        source.fill(9);
+        tell.send((outcome, buffer, source)).unwrap();
+    });
+    device.backend().host_call(stream.raw(), work).unwrap();
+    stream.synchronize().unwrap();
+    let (outcome, buffer, _source) = told.recv().unwrap();
+    let words = outcome.unwrap_err().to_string();
+    assert!(words.contains("host call"), "{words}");
+    assert_eq!(buffer.download().unwrap(), [7; 64]);
 }
 
 /// Has `stream` call the host, to record the event there.

@@ -589,6 +589,8 @@ unsafe impl Backend for Sim {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        // The caller that copies host memory has to wait for the copy before it frees that memory.
+        host_call::may_wait()?;
         let src = src as u64;
         self.transfer(Transfer::Copy { dst, src, bytes }, stream)
     }
@@ -600,6 +602,7 @@ unsafe impl Backend for Sim {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        host_call::may_wait()?;
         let dst = dst as u64;
         self.transfer(Transfer::Copy { dst, src, bytes }, stream)
     }
