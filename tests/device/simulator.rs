@@ -261,6 +261,23 @@ fn a_question_about_a_stream_may_run_host_calls_that_use_it() {
 }
 
 #[test]
+fn work_of_a_graph_may_own_a_stream_that_goes_with_it() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let device = Device::sim(&light()).unwrap();
+        let (stream, its) = (device.stream().unwrap(), device.stream().unwrap());
+        let capture = stream.begin_capture().unwrap();
+        let work = Arc::new(move || _ = its.id());
+        let backend = device.backend();
+        backend.host_call_in_each_run(stream.raw(), work).unwrap();
+        drop(capture.end().unwrap());
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(10))
+        .expect("the drop waits for itself");
+}
+
+#[test]
 fn handles_of_destroyed_streams_and_events_are_the_next_ones() {
     let device = Device::sim(&light()).unwrap();
     let first = device.stream().unwrap();

@@ -212,12 +212,13 @@ impl<T> Slots<T> {
             .ok_or_else(|| no_such(what, raw))
     }
 
-    fn remove(&mut self, what: &'static str, raw: u64) -> Result<()> {
+    /// Returns the value: what it drops may be the application's, and may use the device, so the caller drops it
+    /// without the device's lock.
+    fn remove(&mut self, what: &'static str, raw: u64) -> Result<Option<T>> {
         self.get(what, raw)?;
         let at = (raw - 1) as usize;
-        self.slots[at] = None;
         self.free.push(at);
-        Ok(())
+        Ok(self.slots[at].take())
     }
 
     fn len(&self) -> u64 {
@@ -469,7 +470,8 @@ unsafe impl Backend for Sim {
     }
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
-        lock(&self.state).streams.remove("stream", stream.0)
+        let gone = lock(&self.state).streams.remove("stream", stream.0);
+        gone.map(drop)
     }
 
     fn stream_id(&self, stream: RawStream) -> Result<u64> {
@@ -505,7 +507,8 @@ unsafe impl Backend for Sim {
     }
 
     fn event_destroy(&self, event: RawEvent) -> Result<()> {
-        lock(&self.state).events.remove("event", event.0)
+        let gone = lock(&self.state).events.remove("event", event.0);
+        gone.map(drop)
     }
 
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
@@ -669,7 +672,8 @@ unsafe impl Backend for Sim {
     }
 
     fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
-        lock(&self.state).graphs.remove("graph", graph.0)
+        let gone = lock(&self.state).graphs.remove("graph", graph.0);
+        gone.map(drop)
     }
 }
 
