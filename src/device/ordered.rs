@@ -261,20 +261,21 @@ fn begin<'u, 'a, 't>(
         && table.as_ref().is_none_or(|table| table.is_known(timeline));
     if !nothing_to_wait_for {
         under_way._outside = outside_with_lent(stream, uses, table.as_deref())?;
-        under_way.graphs = wait(stream, uses, table.as_deref())?;
+        wait(stream, uses, table.as_deref(), &mut under_way.graphs)?;
     }
     (under_way.uses, under_way.table) = (uses, table);
     Ok(under_way)
 }
 
-/// The part of [`begin`] that looks at the logs. Returns the graphs that the work has to be reported to.
+/// The part of [`begin`] that looks at the logs. Adds to `under_way` the graphs that the work is counted in.
 #[cold]
 #[inline(never)]
 fn wait(
     stream: &StreamCore,
     uses: &[Option<Use<'_>>],
     table: Option<&TableUses<'_>>,
-) -> Result<Vec<Arc<GraphRecord>>> {
+    under_way: &mut Vec<Arc<GraphRecord>>,
+) -> Result<()> {
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
     if recorder.is_some() && !stream.device.backend().stream_capturing(stream.raw)? {
@@ -305,9 +306,9 @@ fn wait(
         None => {}
     }
     if waits.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    make(stream, waits, own)
+    make(stream, waits, own, under_way)
 }
 
 /// Queues the waits.
@@ -315,33 +316,31 @@ fn make(
     stream: &StreamCore,
     mut waits: Waits,
     own: Option<&Arc<GraphRecord>>,
-) -> Result<Vec<Arc<GraphRecord>>> {
+    under_way: &mut Vec<Arc<GraphRecord>>,
+) -> Result<()> {
     let timeline = &*stream.timeline;
     let turns = &stream.device.inner.turns;
     let turn = (!waits.graphs.is_empty()).then(|| turns.take_beside(&waits.graphs));
-    for graph in &waits.graphs {
-        match (own, graph.last()) {
-            (Some(own), _) => own.meet(graph),
-            (None, Some((theirs, tick))) => {
-                raise(&mut waits.marks, &theirs, tick);
-            }
-            (None, None) => {}
+    for graph in waits.graphs.drain(..) {
+        if let Some(own) = own {
+            own.meet(&graph);
+            continue;
         }
+        if let Some((theirs, tick)) = graph.last() {
+            raise(&mut waits.marks, &theirs, tick);
+        }
+        graph.count(true);
+        under_way.push(graph);
     }
+    // The driver may keep this thread until the stream has room.
+    drop(turn);
     for (theirs, tick) in &waits.marks {
         timeline.wait_for(theirs, *tick)?;
     }
     for edge in &waits.edges {
         timeline.wait_for(edge, u64::MAX)?;
     }
-    if own.is_some() {
-        waits.graphs.clear();
-    }
-    for graph in &waits.graphs {
-        graph.count(true);
-    }
-    drop(turn);
-    Ok(waits.graphs)
+    Ok(())
 }
 
 impl UnderWay<'_, '_, '_> {
@@ -403,9 +402,13 @@ impl UnderWay<'_, '_, '_> {
         if self.graphs.is_empty() {
             return;
         }
+        // Not if a wait failed.
+        let is_queued = !self.uses.is_empty() || self.table.is_some();
         let turn = stream.device.inner.turns.take();
         for graph in self.graphs.drain(..) {
-            graph.report(timeline, tick);
+            if is_queued {
+                graph.report(timeline, tick);
+            }
             graph.count(false);
         }
         stream.device.inner.turns.tell();

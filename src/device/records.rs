@@ -14,10 +14,9 @@
 //! graph. Two graphs that use the same bytes report to each other.
 //!
 //! Between the moment an operation reads the record and the moment it reports itself, no launch may happen.
-//! Both are done under a lock of the device, its *turn*. An operation that runs a caller's code in between
-//! does not hold the lock meanwhile, but is counted as under way in the graph, and a launch waits until that
-//! count is 0. Nor does a launch hold it while the driver may keep it, until the stream has room: the graph is
-//! marked as being launched.
+//! Both are decided under a lock of the device, its *turn*, which is not held while the driver or a caller's code may
+//! keep the thread. An operation is counted as under way in the graph meanwhile, and a launch waits until that count
+//! is 0. A graph is marked as being launched meanwhile, and operations and launches of its peers wait for that.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -192,27 +191,32 @@ impl GraphRecord {
         stream: &StreamCore,
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let turn = self.turn_without_others(stream)?;
-        // No capture of the stream may begin before the launch is queued.
-        let _outside = stream.outside_capture()?;
-        let timeline = &stream.timeline;
-        let _queueing = Queueing::begin(timeline);
-        self.check_awake()?;
-        self.wait_on(timeline)?;
-        lock(&self.state).launching = true;
-        let _launching = Launching(self, stream);
-        drop(turn);
-        work()
+        // Read after the launch, so that no earlier record appears to cover it.
+        self.launch_up_to(Timeline::open_tick, stream, work)
     }
 
     /// The same as [`GraphRecord::launch`], for a launch that another library is about to queue.
     pub(super) fn about_to_launch(&self, stream: &StreamCore) -> Result<()> {
+        self.launch_up_to(|_| WHATEVER_IS_OPEN, stream, || Ok(()))
+    }
+
+    fn launch_up_to(
+        &self,
+        tick: fn(&Timeline) -> u64,
+        stream: &StreamCore,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
+        // No capture of the stream may begin before the launch is queued.
+        let _outside = stream.outside_capture()?;
+        let _queueing = Queueing::begin(&stream.timeline);
         self.check_awake()?;
-        self.wait_on(&stream.timeline)?;
-        self.launched(&stream.timeline, WHATEVER_IS_OPEN);
+        lock(&self.state).launching = true;
+        let mut launching = Launching(self, stream, None);
         drop(turn);
-        Ok(())
+        self.wait_on(&stream.timeline)?;
+        launching.2 = Some(tick);
+        work()
     }
 
     /// Takes the device's turn, once no operation on the graph's memory is under way.
@@ -275,16 +279,22 @@ impl GraphRecord {
     }
 }
 
-/// A graph that is being launched on a stream, until this is dropped.
-struct Launching<'l>(&'l GraphRecord, &'l StreamCore);
+/// A graph that is being launched on a stream, until this is dropped; and the tick that covers the launch, once it
+/// may be queued.
+struct Launching<'l>(
+    &'l GraphRecord,
+    &'l StreamCore,
+    Option<fn(&Timeline) -> u64>,
+);
 
 impl Drop for Launching<'_> {
     fn drop(&mut self) {
-        let Self(graph, stream) = self;
-        let turns = &stream.device.inner.turns;
+        let Self(graph, stream, tick) = self;
+        let (turns, timeline) = (&stream.device.inner.turns, &stream.timeline);
         let turn = turns.take();
-        // Read after the launch, so that no earlier record appears to cover it.
-        graph.launched(&stream.timeline, stream.timeline.open_tick());
+        if let Some(tick) = tick {
+            graph.launched(timeline, tick(timeline));
+        }
         lock(&graph.state).launching = false;
         turns.tell();
         drop(turn);

@@ -1,6 +1,6 @@
 //! Work captured into graphs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::common::{self, BackendOf, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to_half, to_single};
 use half::f16;
 use warpool::Device;
-use warpool::convert::{ConvertTable, GradScaler, Gradients, Rounding, ScalerConfig};
+use warpool::convert::{ConvertTable, GradScaler, Gradients, Rounding, ScalerConfig, convert};
 use warpool::device::Graph;
 
 on_every_device! {
@@ -26,6 +26,9 @@ on_every_device! {
     work_beside_a_capture_does_not_wait_for_it,
     launches_of_another_thread_do_not_come_into_a_kernel,
     a_launch_that_the_driver_keeps_holds_up_no_other_graph,
+    a_wait_of_a_launch_or_of_work_on_its_memory_holds_up_no_other_graph,
+    a_launch_whose_wait_is_refused_leaves_the_launch_before_to_be_waited_for,
+    work_whose_wait_is_refused_holds_up_no_launch,
     work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps,
     memory_of_the_graph_itself_is_ordered_too,
 }
@@ -93,6 +96,83 @@ fn a_launch_that_the_driver_keeps_holds_up_no_other_graph(device: &Device) {
     assert!(launched.load(Ordering::Relaxed), "it holds the turn");
     assert_all(&far.download().unwrap(), 2.0, "the other graph's");
     assert_all(&dst.download().unwrap(), 1.5, "its own");
+}
+
+/// Has `hook` called right before the `nth` wait from now on.
+fn before_wait(watched: &Arc<Watched>, nth: u64, hook: impl FnOnce() + Send + 'static) {
+    let again = Arc::clone(watched);
+    let hook: Box<dyn FnOnce() + Send> = match nth {
+        1 => Box::new(hook),
+        _ => Box::new(move || before_wait(&again, nth - 1, hook)),
+    };
+    watched.after("before_event_wait", hook);
+}
+
+fn a_wait_of_a_launch_or_of_work_on_its_memory_holds_up_no_other_graph(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (mut src, mut dst, mut far) = (world.full(1.5), world.halves(), world.halves());
+    let (threes, twos) = (world.halves(), world.full(2.0));
+    let graph = down(&world, &src, &mut dst);
+    let other = Arc::new(down(&world, &twos, &mut far));
+    let (launched, fourth) = (Arc::new(AtomicU64::new(0)), device.stream().unwrap());
+    let launches = |nth| {
+        let (its, other, fourth) = (Arc::clone(&launched), Arc::clone(&other), fourth.clone());
+        before_wait(&watched, nth, move || {
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || tell.send(other.launch(&fourth).is_ok()));
+            let done = told.recv_timeout(Duration::from_secs(5));
+            its.fetch_add(u64::from(done == Ok(true)), Ordering::Relaxed);
+        });
+    };
+    to_single(&world.third, threes.view(), src.view_mut());
+    // The first is for what the graph keeps.
+    launches(2);
+    graph.launch(&world.other).unwrap();
+    assert!(watched.was_hooked(), "the launch waits for nothing");
+    assert_eq!(launched.load(Ordering::Relaxed), 1, "a launch holds it up");
+    launches(1);
+    to_single(&world.third, threes.view(), src.view_mut());
+    assert!(watched.was_hooked(), "the work waits for nothing");
+    assert_eq!(launched.load(Ordering::Relaxed), 2, "work holds it up");
+    fourth.synchronize().unwrap();
+    assert_all(&far.download().unwrap(), 2.0, "the other graph's");
+    assert_all(&dst.download().unwrap(), 0.0, "its own");
+}
+
+fn a_launch_whose_wait_is_refused_leaves_the_launch_before_to_be_waited_for(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, twos, mut dst) = (world.full(1.5), world.full(2.0), world.halves());
+    let graph = down(&world, &src, &mut dst);
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    // The first is for what the graph keeps.
+    watched.fail("event_wait", 2, false);
+    graph.launch(&world.third).unwrap_err();
+    to_half(&world.home, twos.view(), dst.view_mut());
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the launch came last");
+}
+
+fn work_whose_wait_is_refused_holds_up_no_launch(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, twos, mut dst) = (world.full(1.5), world.full(2.0), world.halves());
+    let graph = down(&world, &src, &mut dst);
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    watched.fail("event_wait", 1, false);
+    let refused = convert(&world.third, twos.view(), dst.view_mut(), Rounding::Nearest);
+    refused.unwrap_err();
+    gate.open();
+    let (tell, told) = mpsc::channel();
+    let third = world.third.clone();
+    std::thread::spawn(move || tell.send(graph.launch(&third).is_ok()));
+    let launched = told.recv_timeout(Duration::from_secs(60));
+    assert_eq!(launched, Ok(true), "it waits for what was refused");
 }
 
 fn work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps(device: &Device) {
