@@ -224,7 +224,7 @@ impl Registry {
             let mut words = Words::new(&self.device, &self.overhead)?;
             let (handles, mover) = (state.table.len() as u64, state.mover.stream.clone());
             // Without memory there is no table that holds would have to keep.
-            if let Err(error) = words.ensure(handles.max(1), &mover) {
+            if let Err(error) = words.ensure(handles, &mover) {
                 // Without the lock: a host call that the stream waits for may ask for it.
                 drop(state);
                 beside(move || {

@@ -6,8 +6,8 @@ use crate::common;
 mod churn;
 
 use churn::{CARD, Churned};
-use common::on_every_device;
 use common::watched::Watched;
+use common::{Memory, on_every_device, read, write};
 use warpool::compact::{Budget, Goal};
 use warpool::device::DeviceKind;
 use warpool::{Device, Pool, PoolConfig};
@@ -17,6 +17,7 @@ on_every_device! {
     a_full_compaction_leaves_the_churned_card_with_one_hole,
     a_pool_full_of_movable_blocks_serves_every_free_byte_as_one_block,
     memory_that_lies_apart_is_brought_together_without_copying,
+    nothing_is_brought_together_under_an_array_of_pointers_that_is_held,
     a_pass_goes_on_with_its_plan_and_makes_another_after_a_change,
 }
 
@@ -111,6 +112,36 @@ fn memory_that_lies_apart_is_brought_together_without_copying(device: &Device) {
     assert_eq!(high.download(&stream).unwrap(), words);
     assert!(pool.stats().bytes_moved - moved <= 6 * MIB);
     drop(all);
+}
+
+fn nothing_is_brought_together_under_an_array_of_pointers_that_is_held(device: &Device) {
+    const MIB: usize = 1 << 20;
+    let config = PoolConfig::default().limit(24 * MIB as u64);
+    let (pool, stream) = (Pool::new(device, config).unwrap(), device.stream().unwrap());
+    let alloc = |mib: usize| pool.alloc_movable::<u8>(&stream, mib * MIB);
+    let (mut low, middle, high) = (alloc(1).unwrap(), alloc(8).unwrap(), alloc(6).unwrap());
+    low.upload(&stream, &[7; MIB]).unwrap();
+    // Memory of the first and the last is in handles of their own, with a gap between them.
+    drop(middle);
+    drop(alloc(14).unwrap());
+    assert!(pool.stats().steps.steal > 0);
+    let addr = low.hold(&stream).unwrap().addr();
+    let memory = Memory::new(device, 8);
+    write(&stream, memory.addr, &addr.to_le_bytes());
+    // SAFETY: the memory outlives the array, and nothing else uses it.
+    let array = unsafe { pool.register_pointers(&stream, memory.addr, 1) }.unwrap();
+    let held = array.hold(&stream).unwrap();
+    assert!(alloc(17).unwrap_err().is_out_of_memory());
+    let reads = || read(&stream, memory.addr, 8);
+    assert_eq!(reads(), addr.to_le_bytes(), "rewritten under the hold");
+    assert_eq!(low.hold(&stream).unwrap().addr(), addr);
+    drop(held);
+    drop(alloc(17).unwrap());
+    let now = low.hold(&stream).unwrap().addr();
+    assert_eq!(reads(), now.to_le_bytes());
+    assert!(low.download(&stream).unwrap() == [7; MIB]);
+    drop((array, high));
+    pool.check_invariants().unwrap();
 }
 
 /// What requests of the report's size took until one was refused.

@@ -30,6 +30,7 @@ on_every_device! {
     a_block_freed_on_another_stream_is_that_streams_at_once,
     a_block_whose_stream_is_captured_does_not_grow_in_place,
     a_block_of_a_capture_may_be_freed_on_another_stream,
+    a_block_of_a_capture_stays_where_its_graph_has_it,
     a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes,
     a_hold_by_an_id_is_kept_by_each_capture_that_saw_it,
     a_block_held_over_several_captures_stays_under_the_graph_of_each,
@@ -460,6 +461,29 @@ fn a_block_of_a_capture_may_be_freed_on_another_stream(device: &Device) {
         drop(beside.map(|capture| capture.end().unwrap()));
         capture.end().unwrap();
     }
+}
+
+fn a_block_of_a_capture_stays_where_its_graph_has_it(device: &Device) {
+    let (pool, stream) = (pool(device, 64 << 20), device.stream().unwrap());
+    let (low, first) = (
+        make(&pool, &stream, 1, 500_000),
+        make(&pool, &stream, 2, 1000),
+    );
+    let capture = stream.begin_capture().unwrap();
+    let mut block = pool.alloc_movable::<u64>(&stream, 250_000).unwrap();
+    let graph = capture.end().unwrap();
+    let addr = block.hold(&stream).unwrap().addr();
+    drop(low);
+    block.upload(&stream, &contents(3, 250_000)).unwrap();
+    assert!(
+        pool.compact(&Goal::Full).unwrap().blocks > 0,
+        "what may move does"
+    );
+    check(&first, &stream, 2);
+    assert_eq!(block.hold(&stream).unwrap().addr(), addr);
+    check(&block, &stream, 3);
+    pool.check_invariants().unwrap();
+    drop(graph);
 }
 
 fn a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes(device: &Device) {
