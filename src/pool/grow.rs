@@ -3,66 +3,17 @@
 //! A mapping is a job (`job`). It reserves addresses, and holds the idle handles to map there and the holes beside
 //! them that become part of the block. After a failure, memory mapped so far is free memory; the rest is as before.
 
-use super::ask::{self, Questions};
 use super::config::HandleSize;
 use super::core::{Core, is_done};
+use super::job::{Job, Mapping, Moving, Part, make_handles, piece};
 use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
-use crate::arena::{Kept, Made, Site};
+use crate::arena::{Kept, Made};
 use crate::error::{Error, Result};
 use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
-
-struct Moving {
-    at: IdleFrame,
-    place: u64,
-    /// A kept mapping is there already.
-    stands: bool,
-}
-
-/// A mapping under way, for a request of a stream or for the pool itself.
-pub(crate) struct Mapping {
-    stream: StreamIndex,
-    waits: Questions,
-    placement: Placement,
-    /// The addresses to map, and those of the mappings to clear.
-    reserved: Id,
-    /// Kept mappings in the way.
-    clear: Vec<Kept>,
-    /// Holes beside the mapping that become part of the block, in address order.
-    lean: Vec<Id>,
-    /// Idle handles, mapped from the start of the mapping on.
-    moving: Vec<Moving>,
-    /// Bytes of new handles, mapped behind the idle ones.
-    to_create: u64,
-    largest: u64,
-    site: Site,
-    /// How many mappings were cleared, and how many handles mapped elsewhere.
-    cleared: usize,
-    moved: usize,
-    made: Vec<Made>,
-}
-
-impl Mapping {
-    pub(super) fn make(&mut self, waits: &mut u64) -> Result<()> {
-        ask::put(&self.waits, waits)?;
-        for kept in &self.clear {
-            self.site.unmap(kept.start, kept.bytes)?;
-            self.cleared += 1;
-        }
-        for moving in &self.moving {
-            let frame = moving.at.frame;
-            if !moving.stands {
-                self.site.map(moving.place, frame.bytes, frame.phys)?;
-            }
-            self.moved += 1;
-        }
-        let part = (self.placement.map_to() - self.to_create, self.to_create);
-        make_handles(&self.site, part, self.largest, &mut self.made)
-    }
-}
 
 impl Core {
     /// Bytes that new handles may have now.
@@ -108,7 +59,7 @@ impl Core {
         stream: StreamIndex,
         bytes: u64,
         (crowded, used): (bool, bool),
-    ) -> Option<Mapping> {
+    ) -> Option<Job> {
         let held = self.reserved() + self.promised();
         let several = used || !self.only_stream();
         let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(several);
@@ -129,7 +80,7 @@ impl Core {
         stream: StreamIndex,
         placement: Placement,
         idle: &[IdleFrame],
-    ) -> Option<Mapping> {
+    ) -> Option<Job> {
         let placement = self.in_whole_handles(placement, total(idle));
         let (from, to) = (placement.map_from, placement.map_to());
         let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
@@ -153,24 +104,21 @@ impl Core {
         let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
         let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch));
-        self.under_way.jobs += 1;
+        let waits = self.waits_for(stream, epochs);
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
-        Some(Mapping {
+        let mapping = Mapping {
             stream,
-            waits: self.waits_for(stream, epochs),
             placement,
             reserved,
-            clear,
             lean,
-            moving,
             to_create,
             largest: self.largest_handle(to_create),
-            site: self.arena.site().clone(),
-            cleared: 0,
-            moved: 0,
             made: Vec::new(),
-        })
+        };
+        let clear = clear.into_iter().map(Part::Clear);
+        let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
+        Some(self.begin(waits, parts, Some(mapping)))
     }
 
     /// Holds the free bytes from `start` to `end`, each hole by itself, sought upwards from `at`.
@@ -186,28 +134,19 @@ impl Core {
         free
     }
 
-    /// Ends a mapping: books the handles and allocates the block. `None` if the device has too little memory.
+    /// Ends a mapping: books the new handles and allocates the block. `None` if the device has too little memory.
     pub(super) fn end_mapping(
         &mut self,
         mut mapping: Mapping,
         error: Option<Error>,
     ) -> Result<Option<Grant>> {
-        self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
-        let lowest = self.extents.retired(mapping.reserved);
-        self.end_clearing(&mapping);
-        for moving in &mapping.moving[..mapping.moved] {
-            self.book_moved(mapping.stream, moving);
-        }
         let refused = self.book_made(std::mem::take(&mut mapping.made));
         let Some(error) = error.or(refused) else {
-            return Ok(self.take_mapped(&mapping, lowest));
+            return Ok(self.take_mapped(&mapping));
         };
-        let rest = mapping.moving[mapping.moved..].iter();
-        for &held in rest.map(|it| &it.at.hole).chain(&mapping.lean) {
-            self.let_go(held);
-        }
+        mapping.lean.iter().for_each(|&held| self.let_go(held));
         if !error.is_device_exhausted() {
             return Err(error);
         }
@@ -216,27 +155,8 @@ impl Core {
         Ok(None)
     }
 
-    /// Books the kept mappings that are gone, and keeps the others.
-    fn end_clearing(&mut self, mapping: &Mapping) {
-        let (gone, left) = mapping.clear.split_at(mapping.cleared);
-        for kept in gone {
-            self.arena.stale_unmapped(kept.start);
-        }
-        for kept in left {
-            if !self.arena.keep(kept.start) {
-                let again = self.stale_at(kept.start, kept.bytes);
-                self.retiring.extend(again);
-            }
-        }
-        // Their handles are held, so no job releases them.
-        let unmoved = mapping.moving[mapping.moved..].iter();
-        for moving in unmoved.filter(|it| it.stands) {
-            self.arena.keep(moving.place);
-        }
-    }
-
     /// Books an idle handle as free memory where it is mapped now, and its old place as stale.
-    fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
+    pub(super) fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
         let IdleFrame { hole, id, frame } = moving.at;
         let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch);
         self.under_way.held -= bytes;
@@ -277,10 +197,10 @@ impl Core {
         error
     }
 
-    /// Allocates the block of a mapping: what was mapped, at `lowest` or above, and the holes held beside it.
-    fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
+    /// Allocates the block of a mapping: what was mapped, and the holes held beside it.
+    fn take_mapped(&mut self, mapping: &Mapping) -> Option<Grant> {
         let (start, end) = mapping.placement.mapped();
-        let hole = self.extents.seek(lowest, start);
+        let hole = self.extents.seek(mapping.reserved, start);
         let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
         let below = mapping.lean.first().copied();
         let below = below.filter(|&id| self.extents.get(id).start < start);
@@ -346,43 +266,6 @@ impl Core {
         let fits = new.saturating_add(more) <= room && more <= placement.spare;
         placement.widened(if fits { more } else { 0 })
     }
-}
-
-/// Makes handles of up to `largest` bytes for all `bytes` from the offset `at` on, up to one that the driver does not
-/// map. The arena has to adopt all of `made`.
-///
-/// # Errors
-/// What the driver said if it does not make one.
-pub(super) fn make_handles(
-    site: &Site,
-    (at, bytes): (u64, u64),
-    mut largest: u64,
-    made: &mut Vec<Made>,
-) -> Result<()> {
-    let (granule, mut left) = (site.granule(), bytes);
-    while left > 0 {
-        let size = piece(left, largest, granule);
-        match site.make(at.wrapping_add(bytes - left), size) {
-            Ok(handle) => {
-                let is_mapped = handle.is_mapped();
-                made.push(handle);
-                if !is_mapped {
-                    return Ok(());
-                }
-                left -= size;
-            }
-            // The device may still have smaller pieces.
-            Err(error) if error.is_device_exhausted() && size > granule => largest = size / 2,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Bytes of the next handle: a power of two of granules, so that the last pieces of a block are small.
-pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
-    let granules = (most.min(left) / granule).max(1);
-    (1 << granules.ilog2()) * granule
 }
 
 #[cfg(test)]

@@ -4,31 +4,78 @@
 //! without the lock: only here is the driver called and does the host wait. It *ends* under the lock: it books the
 //! outcome, and whatever was not done is as before. Several jobs may be under way, and end in any order.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::ask::{self, Questions};
 use super::core::Core;
-use super::grow::Mapping;
-use super::release::Release;
+use super::mapping::IdleFrame;
+use crate::arena::{HandleId, Kept, Made, Site};
+use crate::device::Phys;
 use crate::error::{Error, Result};
-use crate::heap::Grant;
+use crate::heap::placement::Placement;
+use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex};
+use crate::seeded::seeded;
 
-macro_rules! jobs {
-    ($($kind:ident: $of:ident),+) => {
-        #[must_use = "what it holds stays held until it is run and ended"]
-        pub(crate) enum Job {
-            $($kind($of)),+
-        }
-
-        $(impl From<$of> for Job {
-            fn from(begun: $of) -> Self {
-                Self::$kind(begun)
-            }
-        })+
-    };
+/// An idle handle to be mapped at another place.
+pub(super) struct Moving {
+    pub(super) at: IdleFrame,
+    pub(super) place: u64,
+    /// A kept mapping is there already.
+    pub(super) stands: bool,
 }
 
-jobs!(Ask: Questions, Map: Mapping, Release: Release);
+/// What a job does with a mapping or a handle.
+pub(super) enum Part {
+    /// Unmaps a kept mapping that is in the way of another.
+    Clear(Kept),
+    Move(Moving),
+    /// Unmaps an idle handle and releases it.
+    Idle(IdleFrame),
+    /// Unmaps a stale mapping.
+    Old(Id, Extent),
+    /// Releases a handle that the driver did not release before.
+    Refused(HandleId, Phys),
+    /// Holds a slot, or a block, of these bytes for a request, whose stream runs behind this work after the waits.
+    Taken(Grant, u64, Epoch),
+}
+
+/// New memory for a request of a stream, or for the pool itself.
+pub(super) struct Mapping {
+    pub(super) stream: StreamIndex,
+    pub(super) placement: Placement,
+    /// The addresses to map, and those of the mappings to clear.
+    pub(super) reserved: Id,
+    /// Holes beside the mapping that become part of the block, in address order.
+    pub(super) lean: Vec<Id>,
+    /// Bytes of new handles, mapped behind the idle ones.
+    pub(super) to_create: u64,
+    pub(super) largest: u64,
+    pub(super) made: Vec<Made>,
+}
+
+/// Questions, then driver calls, then new memory.
+#[derive(Default)]
+#[must_use = "what it holds stays held until it is run and ended"]
+pub(crate) struct Job {
+    waits: Questions,
+    /// `None` for questions alone.
+    site: Option<Site>,
+    parts: Vec<Part>,
+    /// How many parts are done, and whether the one after them has its handle unmapped.
+    done: usize,
+    unmapped: bool,
+    pub(super) mapping: Option<Box<Mapping>>,
+}
+
+impl From<Questions> for Job {
+    fn from(waits: Questions) -> Self {
+        Self {
+            waits,
+            ..Self::default()
+        }
+    }
+}
 
 /// A job that has run, with its outcome.
 pub(crate) struct Ran {
@@ -42,11 +89,7 @@ impl Job {
     /// Calls the driver, and may wait on the host. The caller has no lock.
     pub(crate) fn run(mut self) -> Ran {
         let (begin, mut waits) = (Instant::now(), 0);
-        let done = match &mut self {
-            Self::Ask(questions) => ask::put(questions, &mut waits),
-            Self::Map(mapping) => mapping.make(&mut waits),
-            Self::Release(release) => release.make(),
-        };
+        let done = ask::put(&self.waits, &mut waits).and_then(|()| self.make());
         Ran {
             job: self,
             waits,
@@ -54,19 +97,152 @@ impl Job {
             error: done.err(),
         }
     }
+
+    fn make(&mut self) -> Result<()> {
+        let Some(site) = &self.site else {
+            return Ok(());
+        };
+        for part in &self.parts {
+            match part {
+                Part::Clear(kept) => site.unmap(kept.start, kept.bytes)?,
+                Part::Old(_, old) => site.unmap(old.start, old.bytes)?,
+                Part::Move(Moving { stands: true, .. }) => (),
+                Part::Move(it) => site.map(it.place, it.at.frame.bytes, it.at.frame.phys)?,
+                Part::Idle(IdleFrame { frame, .. }) => {
+                    site.unmap(frame.start, frame.bytes)?;
+                    self.unmapped = true;
+                    if !seeded!("handle-lost-on-release") {
+                        site.release(frame.phys)?;
+                    }
+                    self.unmapped = false;
+                }
+                Part::Refused(_, phys) if site.release(*phys).is_err() => break,
+                Part::Refused(..) | Part::Taken(..) => (),
+            }
+            self.done += 1;
+        }
+        let Some(it) = &mut self.mapping else {
+            return Ok(());
+        };
+        let new = (it.placement.map_to() - it.to_create, it.to_create);
+        make_handles(site, new, it.largest, &mut it.made)
+    }
 }
 
 impl Core {
+    /// Begins a job of these parts, and perhaps a mapping.
+    pub(super) fn begin(
+        &mut self,
+        waits: Questions,
+        parts: Vec<Part>,
+        mapping: Option<Mapping>,
+    ) -> Job {
+        self.under_way.jobs += 1;
+        Job {
+            waits,
+            site: Some(self.arena.site().clone()),
+            parts,
+            mapping: mapping.map(Box::new),
+            ..Job::default()
+        }
+    }
+
     /// Books the outcome of a job; returns the block of a request's mapping. That the device has no more memory is no
     /// error.
     pub(crate) fn end(&mut self, ran: Ran) -> Result<Option<Grant>> {
         self.steps.driver_ns += u64::try_from(ran.spent.as_nanos()).unwrap_or(u64::MAX);
         self.steps.waits += ran.waits;
-        match ran.job {
-            Job::Ask(_) => (),
-            Job::Map(mapping) => return self.end_mapping(mapping, ran.error),
-            Job::Release(release) => self.end_release(release),
+        let (mut job, error) = (ran.job, ran.error);
+        if job.site.is_some() {
+            self.under_way.end_one();
         }
-        ran.error.map_or(Ok(None), Err)
+        if let Some(it) = &mut job.mapping {
+            it.reserved = self.extents.retired(it.reserved);
+        }
+        let stream = job.mapping.as_ref().map_or(FRESH, |it| it.stream);
+        let (mut gone, mut again, mut taken) = (HashSet::new(), Vec::new(), None);
+        for (at, part) in job.parts.into_iter().enumerate() {
+            let is_done = at < job.done;
+            match part {
+                Part::Clear(kept) if is_done => self.arena.stale_unmapped(kept.start),
+                Part::Clear(kept) => {
+                    again.extend(Some(kept).filter(|it| !self.arena.keep(it.start)))
+                }
+                Part::Move(moving) if is_done => self.book_moved(stream, &moving),
+                Part::Move(Moving { at, place, stands }) => {
+                    // Its handle is held, so no job has released it.
+                    _ = stands && self.arena.keep(place);
+                    self.let_go(at.hole);
+                }
+                Part::Idle(it) if is_done || at == job.done && job.unmapped => {
+                    gone.insert(it.frame.handle);
+                    self.under_way.held -= it.frame.bytes;
+                    self.arena.frame_gone(it.id, is_done);
+                    self.extents.vacate(it.hole);
+                    self.extents.retired(it.hole);
+                }
+                Part::Idle(it) => self.let_go(it.hole),
+                Part::Old(id, old) if is_done => {
+                    self.arena.stale_unmapped(old.start);
+                    self.extents.retired(id);
+                }
+                Part::Old(id, _) => self.retiring.push_back(id),
+                Part::Refused(handle, phys) => self.arena.offered(handle, phys, is_done),
+                Part::Taken(grant, bytes, epoch) => {
+                    self.under_way.held -= bytes;
+                    match is_done {
+                        true => taken = Some(grant),
+                        false => self.give_granted(grant, bytes, epoch),
+                    }
+                }
+            }
+        }
+        if !gone.is_empty() {
+            // Mappings of these handles that were kept meanwhile hold their memory.
+            again.extend(self.arena.kept_of(&gone));
+        }
+        let again = self.unkeep(again);
+        self.retiring.extend(again);
+        match job.mapping {
+            Some(mapping) => self.end_mapping(*mapping, error),
+            None => error.map_or(Ok(taken), Err),
+        }
     }
+}
+
+/// Makes handles of up to `largest` bytes for all `bytes` from the offset `at` on, up to one that the driver does not
+/// map. The arena has to adopt all of `made`.
+///
+/// # Errors
+/// What the driver said if it does not make one.
+pub(super) fn make_handles(
+    site: &Site,
+    (at, bytes): (u64, u64),
+    mut largest: u64,
+    made: &mut Vec<Made>,
+) -> Result<()> {
+    let (granule, mut left) = (site.granule(), bytes);
+    while left > 0 {
+        let size = piece(left, largest, granule);
+        match site.make(at.wrapping_add(bytes - left), size) {
+            Ok(handle) => {
+                let is_mapped = handle.is_mapped();
+                made.push(handle);
+                if !is_mapped {
+                    return Ok(());
+                }
+                left -= size;
+            }
+            // The device may still have smaller pieces.
+            Err(error) if error.is_device_exhausted() && size > granule => largest = size / 2,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the next handle: a power of two of granules, so that the last pieces of a block are small.
+pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
+    let granules = (most.min(left) / granule).max(1);
+    (1 << granules.ilog2()) * granule
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::ask::Questions;
 use super::core::{Core, CoreGuard};
-use super::job::Job;
+use super::job::{Job, Part};
 use super::mapping::Terms;
 use super::pressure::{Asked, Pressure, Relief, ReliefStep};
 use super::stats::Told;
@@ -59,9 +59,7 @@ enum Turn {
     Served(Grant),
     Then(Then),
     /// Run this without the lock.
-    Work(Box<Job>, Then),
-    /// Serve the request with this slot, or block to cut, of these bytes, once its stream waits for this work.
-    Behind(Grant, u64, Epoch),
+    Work(Job, Then),
     /// Try to move memory first, in place of mapping this many handles elsewhere.
     Moves(u64),
     /// Call the registered steps.
@@ -96,7 +94,7 @@ struct Climb<'a> {
     requested: u64,
     /// The registered steps may be called.
     helped: bool,
-    /// Bytes of the block to find: for a slot, those of a slab.
+    /// Bytes to find: for a slot those of a slab, or its own if one was found.
     size: u64,
     terms: Terms,
     /// Memory may be moved first.
@@ -133,12 +131,24 @@ impl<'a> Climb<'a> {
         self.terms.pending = core.config.reuse.device_wait;
     }
 
-    /// The block itself, or for a slot the first slot of a slab made of the block.
-    fn cut(&self, core: &mut Core, block: Grant) -> Grant {
-        match is_slot(self.bytes) {
-            true => core.make_slab(self.lane.slot, block, self.bytes),
-            false => block,
+    /// What was found; if that is the block of a slab, its first slot.
+    fn cut(&self, core: &mut Core, found: Grant) -> Grant {
+        match self.size == self.bytes {
+            true => found,
+            false => core.make_slab(self.lane.slot, found, self.bytes),
         }
+    }
+
+    /// Makes the stream wait without the lock, then serves the request with `found`, of these bytes. If the driver
+    /// refuses, the memory is as it was.
+    fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Turn {
+        let (grant, bytes, epoch) = found;
+        core.count(Told::StreamWait(bytes));
+        core.under_way.held += bytes;
+        let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
+        let waits = core.waits_for(self.lane.slot, waited);
+        let taken = vec![Part::Taken(grant, bytes, epoch)];
+        Turn::Work(core.begin(waits, taken, None), Then::Next)
     }
 
     fn has_waited(&self) -> bool {
@@ -184,7 +194,7 @@ fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
         return None;
     }
     *left -= 1;
-    Some(Turn::Work(Box::new(waits.into()), Then::Again))
+    Some(Turn::Work(waits.into(), Then::Again))
 }
 
 impl Shared {
@@ -228,7 +238,7 @@ impl Shared {
                 Turn::Served(grant) => return climb.served(core, grant),
                 Turn::Then(then) => (core, then),
                 Turn::Work(job, then) => {
-                    let is_mapping = matches!(*job, Job::Map(_));
+                    let is_mapping = job.mapping.is_some();
                     drop(core);
                     let outcome = job.run();
                     let mut core = self.core.lock();
@@ -240,9 +250,6 @@ impl Shared {
                         climb.terms.refused = Some(core.arena.flow().1);
                     }
                     (core, then)
-                }
-                Turn::Behind(grant, bytes, epoch) => {
-                    return self.serve_behind(climb, core, (grant, bytes, epoch));
                 }
                 Turn::Wait => (self.wait_for_others(core), Then::Restart),
                 turn => self.ask_others(climb, core, &turn),
@@ -260,33 +267,6 @@ impl Shared {
             }
         }
         Ok(None)
-    }
-
-    /// Makes the stream wait without the lock, then serves the request. If the driver refuses, the memory is as it was.
-    fn serve_behind(
-        &self,
-        climb: &Climb<'_>,
-        mut core: CoreGuard<'_>,
-        (grant, bytes, epoch): (Grant, u64, Epoch),
-    ) -> Result<Option<Grant>> {
-        let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
-        let waits = Job::from(core.waits_for(climb.lane.slot, waited));
-        core.under_way.jobs += 1;
-        core.under_way.held += bytes;
-        drop(core);
-        let ran = waits.run();
-        let mut core = self.core.lock();
-        core.under_way.end_one();
-        core.under_way.held -= bytes;
-        if let Err(error) = core.end(ran) {
-            core.give_granted(grant, bytes, epoch);
-            return Err(error);
-        }
-        let grant = match is_slot(bytes) {
-            true => grant,
-            false => climb.cut(&mut core, grant),
-        };
-        climb.served(core, grant)
     }
 
     /// Calls what may move or free memory, without the lock.

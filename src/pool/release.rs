@@ -3,62 +3,18 @@
 //! A stale mapping whose work is done is kept, and its addresses become a gap: see `Arena::keep`. It is unmapped
 //! when another mapping needs the addresses, with its handle, or when too many are kept. Releases are jobs (`job`).
 
-use std::collections::HashSet;
-
-use super::ask::{self, Ask, Questions};
+use super::ask::{self, Ask};
 use super::core::{Core, is_done};
+use super::job::{Job, Part};
 use super::mapping::{IdleFrame, first, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
-use crate::arena::{FrameId, HandleId, Kept, Site};
-use crate::device::Phys;
+use crate::arena::Kept;
 use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Extent, Id, NIL};
 use crate::seeded::seeded;
-
-enum What {
-    Idle(Id, FrameId),
-    Old(Id),
-    /// A handle that the driver did not release before.
-    Refused(HandleId, Phys),
-}
-
-/// What is left to do for one of them: bytes to unmap, then a handle to release.
-struct Part {
-    what: What,
-    mapped: Option<(u64, u64)>,
-    phys: Option<Phys>,
-}
-
-pub(crate) struct Release {
-    /// Of the host, before anything is unmapped.
-    waits: Questions,
-    parts: Vec<Part>,
-    site: Site,
-}
-
-impl Release {
-    pub(super) fn make(&mut self) -> Result<()> {
-        ask::put(&self.waits, &mut 0)?;
-        for part in &mut self.parts {
-            if let Some((start, bytes)) = part.mapped {
-                self.site.unmap(start, bytes)?;
-                part.mapped = None;
-            }
-            let lost = matches!(part.what, What::Idle(..)) && seeded!("handle-lost-on-release");
-            if let Some(phys) = part.phys.filter(|_| !lost) {
-                match self.site.release(phys) {
-                    Err(_) if matches!(part.what, What::Refused(..)) => break,
-                    outcome => outcome?,
-                }
-            }
-            part.phys = None;
-        }
-        Ok(())
-    }
-}
 
 impl Core {
     /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
@@ -67,63 +23,22 @@ impl Core {
         &mut self,
         idle: &[IdleFrame],
         old: impl IntoIterator<Item = Id>,
-    ) -> Option<Release> {
+    ) -> Option<Job> {
         let handles = idle.iter().map(|it| it.frame.handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
-        let (mut parts, mut epochs) = (Vec::new(), Vec::new());
-        let idle = (self.hold_frames(idle).into_iter()).map(|it| (it.hole, Some(it)));
         let old = old.into_iter().chain(self.unkeep(kept));
-        for (id, idle) in idle.chain(old.map(|id| (id, None))) {
-            let extent = *self.extents.get(id);
-            let forgets = idle.is_some() && seeded!("released-under-queued-work");
-            epochs.extend(Some(extent.epoch).filter(|_| !forgets));
-            parts.push(Part {
-                what: idle.map_or(What::Old(id), |it| What::Idle(id, it.id)),
-                mapped: Some((extent.start, extent.bytes)),
-                phys: idle.map(|it| it.frame.phys),
-            });
-        }
+        let old: Vec<_> = old.map(|id| (id, *self.extents.get(id))).collect();
+        let idle = self.hold_frames(idle);
+        let holes = idle.iter().map(|it| self.extents.get(it.hole).epoch);
+        let holes = holes.filter(|_| !seeded!("released-under-queued-work"));
+        let epochs = holes.chain(old.iter().map(|(_, old)| old.epoch));
+        let waits = self.questions(epochs, Ask::Done).unwrap_or_default();
+        let mut parts: Vec<_> = idle.into_iter().map(Part::Idle).collect();
+        parts.extend(old.into_iter().map(|(id, old)| Part::Old(id, old)));
         let refused = self.arena.take_refused().into_iter();
-        parts.extend(refused.map(|(handle, phys)| Part {
-            what: What::Refused(handle, phys),
-            mapped: None,
-            phys: Some(phys),
-        }));
-        self.under_way.jobs += u64::from(!parts.is_empty());
-        (!parts.is_empty()).then(|| Release {
-            waits: self.questions(epochs, Ask::Done).unwrap_or_default(),
-            parts,
-            site: self.arena.site().clone(),
-        })
-    }
-
-    /// Ends a release: books what is gone; the rest is as it was.
-    pub(super) fn end_release(&mut self, release: Release) {
-        self.under_way.end_one();
-        let mut gone = HashSet::new();
-        for part in release.parts {
-            let (stays, released) = (part.mapped.is_some(), part.phys.is_none());
-            match part.what {
-                What::Idle(held, _) if stays => self.let_go(held),
-                What::Idle(held, frame) => {
-                    gone.insert(self.arena.frame(frame).handle);
-                    self.under_way.held -= self.extents.get(held).bytes;
-                    self.arena.frame_gone(frame, released);
-                    self.extents.vacate(held);
-                    self.extents.retired(held);
-                }
-                What::Old(id) if stays => self.retiring.push_back(id),
-                What::Old(id) => {
-                    self.arena.stale_unmapped(self.extents.get(id).start);
-                    self.extents.retired(id);
-                }
-                What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
-            }
-        }
-        // Mappings of these handles that were kept meanwhile hold their memory.
-        let kept = self.unkeep(self.arena.kept_of(&gone));
-        self.retiring.extend(kept);
+        parts.extend(refused.map(|(handle, phys)| Part::Refused(handle, phys)));
+        (!parts.is_empty()).then(|| self.begin(waits, parts, None))
     }
 
     /// Turns kept mappings back into stale ones, which nothing uses.
@@ -137,7 +52,7 @@ impl Core {
 
     /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or cannot be
     /// kept.
-    pub(super) fn begin_reaping(&mut self) -> Option<Release> {
+    pub(super) fn begin_reaping(&mut self) -> Option<Job> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());
         while pending.len() < PENDING_LOOKED_AT
             && let Some(id) = self.retiring.pop_front()
@@ -160,7 +75,7 @@ impl Core {
 
     /// Begins to release idle memory, down to `keep` bytes. With a `wait` of the host, all of it and all stale
     /// mappings; otherwise only idle memory whose work is known to be done.
-    pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Release> {
+    pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Job> {
         let excess = self.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let (idle, _) = first(self.idle(None, usable), excess);
@@ -176,7 +91,7 @@ impl Core {
         placement: Option<&Placement>,
         bytes: u64,
         wait: bool,
-    ) -> Option<Release> {
+    ) -> Option<Job> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let bytes = bytes + (self.reserved() + self.promised()).saturating_sub(self.limit());
         let mut idle = self.idle(placement, usable);

@@ -8,8 +8,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, core, core_of};
-use crate::pool::grow::piece;
-use crate::pool::job::Job;
+use crate::pool::job::{Job, piece};
 use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;
 use crate::pool::pace::Pace;
@@ -211,7 +210,7 @@ fn what_a_mapping_takes_counts_as_time_in_the_driver_be_it_of_new_handles_or_of_
         let mapping = made
             .core
             .begin_mapping(made.slot, plan.placement, &plan.idle);
-        let mut ran = Job::from(mapping.unwrap()).run();
+        let mut ran = mapping.unwrap().run();
         assert!(!ran.spent.is_zero());
         ran.spent = Duration::from_secs(1);
         let before_ns = made.core.steps.driver_ns;
@@ -327,8 +326,7 @@ fn begin_plan(made: &mut Made, bytes: u64) -> Option<Job> {
     if plan.lacking > 0 {
         return None;
     }
-    let mapping = (made.core).begin_mapping(made.slot, plan.placement, &plan.idle);
-    mapping.map(Job::from)
+    (made.core).begin_mapping(made.slot, plan.placement, &plan.idle)
 }
 
 fn books(made: &Made) -> (u64, u64, u64, usize) {
@@ -405,7 +403,7 @@ fn a_trim_and_a_mapping_under_way_at_once_have_each_their_own() {
         made.core.check().unwrap();
         assert_eq!(books(&made).0, 0, "all that was free is held");
         assert!(made.core.begin_trim(0, true).is_none());
-        let mut ends = [Job::from(trim).run(), mapping.run()];
+        let mut ends = [trim.run(), mapping.run()];
         if !trim_ends_first {
             ends.reverse();
         }

@@ -14,7 +14,7 @@ use crate::arena::Arena;
 use crate::device::{is_running, lock, raise};
 use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
-use crate::pool::grow::make_handles;
+use crate::pool::job::make_handles;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
 use crate::seeded::seeded;
 

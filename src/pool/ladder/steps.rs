@@ -13,7 +13,7 @@ const NEXT: Turn = Turn::Then(Then::Next);
 const LOOK: Turn = Turn::Then(Then::Look);
 
 fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Turn {
-    job.map_or(NEXT, |job| Turn::Work(Box::new(job.into()), then))
+    job.map_or(NEXT, |job| Turn::Work(job.into(), then))
 }
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
@@ -103,17 +103,16 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let stream = climb.lane.slot;
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
     if let Some((id, slot, history)) = slot.flatten() {
-        core.count(Told::StreamWait(climb.bytes));
+        climb.size = climb.bytes;
         let grant = core.slabs.take(id, slot, stream);
-        return Turn::Behind(grant, climb.bytes, history);
+        return climb.behind(core, (grant, climb.bytes, history));
     }
     let Some(id) = core.smallest_hole(climb.size) else {
         return NEXT;
     };
     let epoch = core.extents.get(id).epoch;
-    core.count(Told::StreamWait(climb.size));
     let grant = core.take(id, climb.size, stream);
-    Turn::Behind(grant, climb.size, epoch)
+    climb.behind(core, (grant, climb.size, epoch))
 }
 
 /// Asks the driver which stale mappings may go.

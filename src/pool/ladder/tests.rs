@@ -30,11 +30,14 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     assert!(matches!(turn, Turn::Then(Then::Look)));
     assert_eq!(core.steps.waits, 0, "a wait under the lock");
     let turn = steps::waiting(&mut climb, &mut core);
-    let Turn::Behind(grant, bytes, epoch) = turn else {
+    let Turn::Work(waits, Then::Next) = turn else {
         panic!("it is a hole now");
     };
-    let served = shared.serve_behind(&climb, core, (grant, bytes, epoch));
-    let grant = served.unwrap().unwrap();
+    drop(core);
+    let ran = waits.run();
+    let mut core = shared.core.lock();
+    let found = core.end(ran).unwrap().unwrap();
+    let grant = climb.served(core, found).unwrap().unwrap();
     let addr = shared.base + grant.offset;
     drop(Block::new(&lane, grant.id, addr, BYTES, BYTES));
     assert_eq!(world.pool.stats().steps.waits, 1);

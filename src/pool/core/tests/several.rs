@@ -246,7 +246,7 @@ fn holes_side_by_side_are_one_behind_a_wait_for_both() {
         before + 1,
         "nothing is waited for"
     );
-    made.run(Some(Job::Ask(waits))).unwrap();
+    made.run(Some(waits)).unwrap();
     assert!(made.core.unify(slot).is_empty());
     assert_eq!(made.core.extents.holes(), before);
     let hole = made.at(0);

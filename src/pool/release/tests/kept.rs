@@ -5,7 +5,6 @@ use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
-use crate::pool::job::Job;
 use crate::pool::tuning::MOST_KEPT;
 use crate::pool::{HandleSize, PoolConfig};
 
@@ -220,7 +219,7 @@ fn a_mapping_found_done_while_its_handle_is_given_back_is_not_kept_for_ever() {
     // Not of a trim, which takes old mappings down too.
     made.core.merge_done();
     let release = made.core.begin_trim(0, false).unwrap();
-    let ran = Job::from(release).run();
+    let ran = release.run();
     reap(&mut made);
     assert_eq!(kept(&made), [0]);
     made.core.end(ran).unwrap();
