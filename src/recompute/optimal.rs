@@ -8,7 +8,7 @@
 //! - **repeat from `next`**: the stages before `next` run forward and only `next`'s input is kept; the
 //!   stretch from `next` follows; then the stretch before it.
 
-use super::{Action, Stage};
+use super::{Action, MOST_STAGES, Stage};
 
 /// Most records of the table.
 const RECORDS: usize = 1 << 21;
@@ -18,6 +18,9 @@ const MOST_UNITS: usize = 4096;
 
 /// Fewest units of a budget.
 const FEWEST_UNITS: usize = 64;
+
+// The table has 16 bits for a stage.
+const _: () = assert!(MOST_STAGES <= u16::MAX as usize);
 
 /// The time if there is no plan.
 const NEVER: u64 = u64::MAX;
@@ -73,9 +76,9 @@ impl Chain<'_> {
     }
 }
 
-/// Index of a stretch in the table.
-fn stretch(count: usize, first: usize, last: usize) -> usize {
-    first * count + last
+/// Index of a stretch in the table: no stretch ends before it begins.
+fn stretch(first: usize, last: usize) -> usize {
+    last * (last + 1) / 2 + first
 }
 
 /// All stretches, shorter ones first.
@@ -126,34 +129,34 @@ impl<'a> Least<'a> {
             input: input_bytes,
             unit: 1,
         };
-        let mut table = vec![(0, 0); count * count];
+        let mut table = vec![(0, 0); stretch(0, count)];
         for (first, last) in stretches(count) {
             let rest = match first < last {
-                true => chain.saved(first) + table[stretch(count, first + 1, last)].0,
+                true => chain.saved(first) + table[stretch(first + 1, last)].0,
                 false => 0,
             };
             let mut best = (chain.to_save(first, last).max(rest), first);
             let mut running = 0;
             for next in first + 1..=last {
                 running = running.max(chain.to_run(next - 1, first, last));
-                let behind = chain.input_of(next) + table[stretch(count, next, last)].0;
-                let before = table[stretch(count, first, next - 1)].0;
+                let behind = chain.input_of(next) + table[stretch(next, last)].0;
+                let before = table[stretch(first, next - 1)].0;
                 best = best.min((running.max(behind).max(before), next));
             }
-            table[stretch(count, first, last)] = best;
+            table[stretch(first, last)] = best;
         }
         Self { chain, table }
     }
 
     /// Its bytes, including the chain's input.
     pub(super) fn budget(&self) -> u64 {
-        self.chain.input + self.table[self.chain.stages.len() - 1].0
+        self.chain.input + self.table[stretch(0, self.chain.stages.len() - 1)].0
     }
 
     pub(super) fn actions(&self) -> Vec<Action> {
         let count = self.chain.stages.len();
         let mut actions = Vec::new();
-        let choice = |first, last, _| self.table[stretch(count, first, last)].1;
+        let choice = |first, last, _| self.table[stretch(first, last)].1;
         add(&mut actions, (0, count - 1), 0, &self.chain, &choice);
         actions
     }
@@ -162,7 +165,7 @@ impl<'a> Least<'a> {
 /// The actions with the least time within `budget` bytes; `None` if none fit, counted in units.
 pub(super) fn actions(stages: &[Stage], input_bytes: u64, budget: u64) -> Option<Vec<Action>> {
     let count = stages.len();
-    let most = (RECORDS / (count * (count + 1) / 2)).clamp(FEWEST_UNITS, MOST_UNITS) as u64;
+    let most = (RECORDS / stretch(0, count)).clamp(FEWEST_UNITS, MOST_UNITS) as u64;
     let memory = budget.checked_sub(input_bytes)?;
     let unit = memory.div_ceil(most).max(1);
     let chain = Chain {
@@ -171,52 +174,65 @@ pub(super) fn actions(stages: &[Stage], input_bytes: u64, budget: u64) -> Option
         unit,
     };
     let units = memory / unit;
-    let table = fill(&chain, units);
+    let (times, begins) = fill(&chain, units);
     let width = units as usize + 1;
-    let choice = |first, last, memory: u64| {
-        let record = table[stretch(count, first, last) * width..][memory as usize];
-        record.1 as usize
-    };
-    if table[(count - 1) * width + units as usize].0 == NEVER {
+    let at = |first, last, memory: u64| stretch(first, last) * width + memory as usize;
+    if times[at(0, count - 1, units)] == NEVER {
         return None;
     }
+    let choice = |first, last, memory| usize::from(begins[at(first, last, memory)]);
     let mut actions = Vec::new();
     add(&mut actions, (0, count - 1), units, &chain, &choice);
     Some(actions)
 }
 
-/// For each stretch and each memory up to `units`: the least time, and how the stretch begins.
-fn fill(chain: &Chain<'_>, units: u64) -> Vec<(u64, u32)> {
+/// For each stretch and each memory up to `units`: the least time, and how the stretch begins. In two tables: of pairs,
+/// a third would be padding.
+fn fill(chain: &Chain<'_>, units: u64) -> (Vec<u64>, Vec<u16>) {
     let count = chain.stages.len();
     let width = units as usize + 1;
-    let mut table = vec![(NEVER, 0_u32); count * count * width];
-    let at = |first, last, memory: u64| stretch(count, first, last) * width + memory as usize;
+    let mut times = vec![NEVER; stretch(0, count) * width];
+    let mut begins = vec![0_u16; times.len()];
+    let at = |first, last, memory: u64| stretch(first, last) * width + memory as usize;
     for (first, last) in stretches(count) {
         let facts = &chain.stages[first];
         for memory in chain.to_save(first, last)..=units {
             let rest = match first < last {
                 true => memory
                     .checked_sub(chain.saved(first))
-                    .map_or(NEVER, |left| table[at(first + 1, last, left)].0),
+                    .map_or(NEVER, |left| times[at(first + 1, last, left)]),
                 false => 0,
             };
             let own = facts.forward_time + facts.backward_time;
-            table[at(first, last, memory)] = (rest.saturating_add(own), first as u32);
+            let here = at(first, last, memory);
+            (times[here], begins[here]) = (rest.saturating_add(own), first as u16);
         }
         let (mut running, mut time) = (0, 0_u64);
         for next in first + 1..=last {
             running = running.max(chain.to_run(next - 1, first, last));
             time += chain.stages[next - 1].forward_time;
             for memory in running.max(chain.input_of(next))..=units {
-                let behind = table[at(next, last, memory - chain.input_of(next))].0;
-                let before = table[at(first, next - 1, memory)].0;
+                let behind = times[at(next, last, memory - chain.input_of(next))];
+                let before = times[at(first, next - 1, memory)];
                 let all = behind.saturating_add(before).saturating_add(time);
-                let best = &mut table[at(first, last, memory)];
-                if all < best.0 {
-                    *best = (all, next as u32);
+                let here = at(first, last, memory);
+                if all < times[here] {
+                    (times[here], begins[here]) = (all, next as u16);
                 }
             }
         }
     }
-    table
+    (times, begins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_one_place_for_each_stretch_and_no_other() {
+        let mut places: Vec<usize> = stretches(30).map(|(a, b)| stretch(a, b)).collect();
+        places.sort_unstable();
+        assert_eq!(places, (0..stretch(0, 30)).collect::<Vec<_>>());
+    }
 }
