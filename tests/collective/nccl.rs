@@ -292,6 +292,7 @@ fn an_abort_does_not_wait_for_the_first_call_that_it_ends() {
         assert!(words.contains("aborted it"), "{words}");
     }
     it.hold(false);
+    it.wait_for("ncclAllReduce", 2);
 }
 
 #[test]
