@@ -205,6 +205,27 @@ fn collectives_that_are_never_done_end_the_wait_for_a_second_communicator() {
 
 /// One that alternated, and one that did not, would wait for each other.
 #[test]
+fn a_second_communicator_refused_under_capture_is_made_after_it() {
+    let Some(_it) = StandIn::get() else { return };
+    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
+        let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+        let queue = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+        queue.run().unwrap();
+        let other = rank.comm.device().stream().unwrap();
+        let make = || {
+            let config = ReducerConfig::default().bucket_bytes(256);
+            Reducer::new(&rank.pool, &other, &rank.comm, &[64; 4], config)
+        };
+        let capture = rank.stream.begin_capture().unwrap();
+        let words = make().err().unwrap().to_string();
+        assert!(words.contains("being captured"), "{words}");
+        drop(capture);
+        rank.comm.check().unwrap();
+        make_step(&mut make().unwrap(), 4).unwrap();
+    });
+}
+
+#[test]
 fn no_rank_uses_a_second_communicator_if_one_takes_no_part() {
     let Some(it) = StandIn::get() else { return };
     it.keep_apart(1);

@@ -23,6 +23,8 @@ use super::library::MOST_BLOCKS;
 use super::{Handle, Nccl, State, abort};
 use crate::error::Result;
 
+const SPLIT: &str = "ncclCommSplit";
+
 /// `NCCL_SPLIT_NOCOLOR`: the rank takes no part in the new communicator.
 const NO_PART: c_int = -1;
 
@@ -45,6 +47,7 @@ impl Nccl {
         let mut made = Handle(std::ptr::null_mut());
         self.in_context(|end, state| {
             end.refuse_failed()?;
+            end.await_last(state)?;
             made = end.noted(end.split(state))?;
             Ok(())
         })?;
@@ -70,20 +73,23 @@ impl Nccl {
         Ok((ranks as u32 == twin.size).then_some(twin))
     }
 
+    /// Waits for the last collective: NCCL may wait for ever if one of the communicator is still running. A stream
+    /// that cannot be waited for now, as it is under capture, is an error of this call alone.
+    fn await_last(&self, state: &mut State) -> Result<()> {
+        let Some(last) = state.last.upgrade() else {
+            return Ok(());
+        };
+        let waited = self.in_time(move || last.synchronize(), drop)?;
+        waited.unwrap_or_else(|| self.noted(self.too_late(state, SPLIT)))
+    }
+
     /// A communicator of the ranks whose GPUs hold two, null if this one's does not.
     fn split(&self, state: &mut State) -> Result<Handle> {
-        const CALL: &str = "ncclCommSplit";
         let (library, comm, rank) = (self.nccl, state.comm, self.rank as c_int);
         let get = |name: &str| std::env::var(name).ok();
         let room = holds_two(self.device.info().processors, library.version(), &get);
         let takes_part = room || self.size == 1 || library.stands_in;
         let color = if takes_part { 0 } else { NO_PART };
-        // NCCL may wait for ever if a collective of the communicator is still running.
-        if let Some(last) = state.last.upgrade() {
-            let wait = move || last.synchronize();
-            let waited = self.in_time(wait, drop)?;
-            waited.unwrap_or_else(|| self.too_late(state, CALL))?;
-        }
         let split = move || {
             let (comm, mut made) = (comm, Handle(std::ptr::null_mut()));
             let config = std::ptr::null();
@@ -95,9 +101,9 @@ impl Nccl {
         };
         let too_late = move |(made, _): (Handle, c_int)| _ = abort(library, made);
         let Some((made, code)) = self.in_time(split, too_late)? else {
-            return self.too_late(state, CALL);
+            return self.too_late(state, SPLIT);
         };
-        library.ok(CALL, code).map(|()| made).inspect_err(|_| {
+        library.ok(SPLIT, code).map(|()| made).inspect_err(|_| {
             abort(library, made);
         })
     }
