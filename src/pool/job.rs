@@ -58,7 +58,7 @@ pub(super) struct Mapping {
 #[derive(Default)]
 #[must_use = "what it holds stays held until it is run and ended"]
 pub(crate) struct Job {
-    waits: Questions,
+    questions: Questions,
     /// `None` for questions alone.
     site: Option<Site>,
     parts: Vec<Part>,
@@ -66,36 +66,28 @@ pub(crate) struct Job {
     done: usize,
     unmapped: bool,
     pub(super) mapping: Option<Box<Mapping>>,
-}
-
-impl From<Questions> for Job {
-    fn from(waits: Questions) -> Self {
-        Self {
-            waits,
-            ..Self::default()
-        }
-    }
-}
-
-/// A job that has run, with its outcome.
-pub(crate) struct Ran {
-    job: Job,
+    /// What came of it: waits queued, the time that it took, what the driver refused.
     waits: u64,
     pub(super) spent: Duration,
     error: Option<Error>,
 }
 
+impl From<Questions> for Job {
+    fn from(questions: Questions) -> Self {
+        Self {
+            questions,
+            ..Self::default()
+        }
+    }
+}
+
 impl Job {
     /// Calls the driver, and may wait on the host. The caller has no lock.
-    pub(crate) fn run(mut self) -> Ran {
-        let (begin, mut waits) = (Instant::now(), 0);
-        let done = ask::put(&self.waits, &mut waits).and_then(|()| self.make());
-        Ran {
-            job: self,
-            waits,
-            spent: begin.elapsed(),
-            error: done.err(),
-        }
+    pub(crate) fn run(mut self) -> Self {
+        let begin = Instant::now();
+        let done = ask::put(&self.questions, &mut self.waits).and_then(|()| self.make());
+        (self.spent, self.error) = (begin.elapsed(), done.err());
+        self
     }
 
     fn make(&mut self) -> Result<()> {
@@ -133,13 +125,13 @@ impl Core {
     /// Begins a job of these parts, and perhaps a mapping.
     pub(super) fn begin(
         &mut self,
-        waits: Questions,
+        questions: Questions,
         parts: Vec<Part>,
         mapping: Option<Mapping>,
     ) -> Job {
         self.under_way.jobs += 1;
         Job {
-            waits,
+            questions,
             site: Some(self.arena.site().clone()),
             parts,
             mapping: mapping.map(Box::new),
@@ -147,12 +139,11 @@ impl Core {
         }
     }
 
-    /// Books the outcome of a job; returns the block of a request's mapping. That the device has no more memory is no
+    /// Books the outcome of a job that has run; returns the block of a request's mapping. That the device has no more memory is no
     /// error.
-    pub(crate) fn end(&mut self, ran: Ran) -> Result<Option<Grant>> {
-        self.steps.driver_ns += u64::try_from(ran.spent.as_nanos()).unwrap_or(u64::MAX);
-        self.steps.waits += ran.waits;
-        let (mut job, error) = (ran.job, ran.error);
+    pub(crate) fn end(&mut self, mut job: Job) -> Result<Option<Grant>> {
+        self.steps.driver_ns += u64::try_from(job.spent.as_nanos()).unwrap_or(u64::MAX);
+        self.steps.waits += job.waits;
         if job.site.is_some() {
             self.under_way.end_one();
         }
@@ -204,8 +195,8 @@ impl Core {
         let again = self.unkeep(again);
         self.retiring.extend(again);
         match job.mapping {
-            Some(mapping) => self.end_mapping(*mapping, error),
-            None => error.map_or(Ok(taken), Err),
+            Some(mapping) => self.end_mapping(*mapping, job.error),
+            None => job.error.map_or(Ok(taken), Err),
         }
     }
 }
