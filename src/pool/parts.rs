@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::pressure::{Pressure, Relief};
-use super::structure::Shared;
 use super::{Handle, Pool};
 use crate::device::lock;
 use crate::error::{Error, Result};
@@ -11,32 +10,20 @@ use crate::error::{Error, Result};
 /// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
 const FAMILY_RANK: u8 = 150;
 
-/// Releases idle memory of the pool and its parts, without the part that asks; returns the bytes.
-fn trim_others(root: Option<Arc<Handle>>, asking: u64) -> u64 {
-    let all = root.map_or_else(Vec::new, |handle| Pool::of(handle).with_parts());
-    let others = all.iter().map(Pool::shared).filter(|it| it.uid != asking);
-    let released = others.map(|part| {
-        let before = part.core.lock().reserved();
-        // Memory released before an error counts.
-        let _ = part.trim(0);
-        before.saturating_sub(part.core.lock().reserved())
-    });
-    released.sum()
-}
-
-/// Makes `part` ask the other parts if the device is short, not if its own limit is.
-fn asks_family(part: &Shared, root: &Arc<Handle>) {
-    let (root, asking) = (Arc::downgrade(root), part.uid);
+/// Makes a part ask the others if the device is short, not if its own limit is.
+fn asks_family(part: &Arc<Handle>) {
+    let own = Arc::downgrade(part);
     let step = move |pressure: &Pressure| {
         let figures = &pressure.figures;
         // Live bytes, not reserved ones: the request can use the part's own idle memory.
         let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
-        match trim_others(root.upgrade().filter(|_| !is_limit), asking) {
+        let part = own.upgrade().filter(|_| !is_limit).map(Pool::of);
+        match part.map_or(0, |part| part.trim_others()) {
             0 => Relief::Exhausted,
             _ => Relief::Retry,
         }
     };
-    part.add_relief(FAMILY_RANK, Arc::new(step));
+    part.shared.add_relief(FAMILY_RANK, Arc::new(step));
 }
 
 impl Pool {
@@ -67,12 +54,10 @@ impl Pool {
         let mut config = root.shared.core.lock().config.clone();
         config.preallocate = 0;
         let part = Self::part_of(Arc::downgrade(root), self.device(), config)?;
-        if parts.is_empty() {
-            asks_family(&root.shared, root);
+        if parts.is_empty() && root.whole.upgrade().is_none() {
+            asks_family(root);
         }
-        for whole in std::iter::successors(Some(Arc::clone(root)), |it| it.whole.upgrade()) {
-            asks_family(part.shared(), &whole);
-        }
+        asks_family(&part.handle);
         parts.insert(tag.to_owned(), part.clone());
         Ok(part)
     }
@@ -90,11 +75,19 @@ impl Pool {
         Ok(tags.iter().map(part).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Releases idle memory of the other parts, for memory beside this one; returns the bytes.
+    /// Releases idle memory of the whole pool and its parts, without this one; returns the bytes.
     pub(crate) fn trim_others(&self) -> u64 {
         let first = Some(Arc::clone(&self.handle));
-        let wholes = std::iter::successors(first, |it| it.whole.upgrade());
-        trim_others(wholes.last(), self.uid)
+        let whole = std::iter::successors(first, |it| it.whole.upgrade()).last();
+        let all = whole.map_or_else(Vec::new, |it| Self::of(it).with_parts());
+        let others = all.iter().map(Self::shared);
+        let released = others.filter(|it| it.uid != self.uid).map(|part| {
+            let before = part.core.lock().reserved();
+            // Memory released before an error counts.
+            let _ = part.trim(0);
+            before.saturating_sub(part.core.lock().reserved())
+        });
+        released.sum()
     }
 
     /// The pool, its parts, and their parts.
