@@ -40,7 +40,6 @@ pub(crate) struct Extents {
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
     changes: u64,
-    taken: u64,
     /// Unused records. They are not chained: other threads may have written their cache lines last.
     spare: Vec<Id>,
     gaps: BTreeMap<u64, Id>,
@@ -60,7 +59,6 @@ impl Extents {
             gaps: BTreeMap::from([(0, 1)]),
             hole_sums: (0, 0),
             changes: 0,
-            taken: 0,
         }
     }
 
@@ -96,10 +94,6 @@ impl Extents {
 
     pub(crate) fn has_none(&self, slot: StreamIndex) -> bool {
         self.indexes[slot as usize].is_empty()
-    }
-
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
     }
 
     /// The holes of `slot` of at least `bytes`.
@@ -252,7 +246,6 @@ impl Extents {
         extent.state = State::Allocated;
         extent.epoch.stream = slot;
         extent.movable = false;
-        self.taken += self.get(id).bytes;
     }
 
     /// Turns the block `id` into a hole behind `epoch`. Merges it with neighbouring holes of the same slot, and with
@@ -260,7 +253,6 @@ impl Extents {
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
         let Epoch { stream: slot, tick } = epoch;
-        self.taken -= self.get(id).bytes;
         let Extent {
             mut bytes,
             prev,
@@ -395,7 +387,6 @@ impl Extents {
     /// Turns the held extent `id`, whose memory is mapped elsewhere by now, into a stale one with its history.
     pub(crate) fn vacate(&mut self, id: Id) {
         self.get_mut(id).state = State::Stale;
-        self.taken -= self.get(id).bytes;
         self.changes += 1;
     }
 

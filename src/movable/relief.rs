@@ -56,7 +56,7 @@ impl Registry {
         let shared = self.shared().ok()?;
         let core = shared.core.lock();
         core.lacks(bytes)?;
-        Some(model.launch_ns + core.extents.taken() as f64 / model.bytes_per_ns)
+        Some(model.launch_ns + core.live() as f64 / model.bytes_per_ns)
     }
 
     /// Compaction as a step of the out-of-memory ladder. First it makes a hole for the one request. If that

@@ -47,8 +47,9 @@ impl Core {
     }
 
     /// Bytes in blocks; memory that jobs hold is free.
-    pub(super) fn live(&self) -> u64 {
-        self.extents.taken() - self.under_way.held
+    #[inline]
+    pub(crate) fn live(&self) -> u64 {
+        self.active.bytes()[2] + self.slabs.free_bytes()
     }
 
     /// Begins to map new memory for `bytes` before any stream waits or caches are emptied. It does so in a small pool
@@ -159,7 +160,6 @@ impl Core {
     pub(super) fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
         let IdleFrame { hole, id, frame } = moving.at;
         let (bytes, history) = (frame.bytes, self.extents.get(hole).epoch);
-        self.under_way.held -= bytes;
         match moving.stands {
             true => self.arena.settle(id, moving.place),
             false => self.arena.remapped(id, moving.place),
@@ -205,7 +205,6 @@ impl Core {
         let below = mapping.lean.first().copied();
         let below = below.filter(|&id| self.extents.get(id).start < start);
         let id = below.unwrap_or(mapped);
-        self.under_way.held -= mapping.placement.leans();
         mapping.lean.iter().for_each(|_| self.extents.join(id));
         self.extents.set_slot(id, mapping.stream);
         if let Some((hole, _)) = self.hole_behind(id) {

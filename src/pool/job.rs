@@ -167,7 +167,6 @@ impl Core {
                 }
                 Part::Idle(it) if is_done || at == job.done && job.unmapped => {
                     gone.insert(it.frame.handle);
-                    self.under_way.held -= it.frame.bytes;
                     self.arena.frame_gone(it.id, is_done);
                     self.extents.vacate(it.hole);
                     self.extents.retired(it.hole);
@@ -179,13 +178,8 @@ impl Core {
                 }
                 Part::Old(id, _) => self.retiring.push_back(id),
                 Part::Refused(handle, phys) => self.arena.offered(handle, phys, is_done),
-                Part::Taken(grant, bytes, epoch) => {
-                    self.under_way.held -= bytes;
-                    match is_done {
-                        true => taken = Some(grant),
-                        false => self.give_granted(grant, bytes, epoch),
-                    }
-                }
+                Part::Taken(grant, ..) if is_done => taken = Some(grant),
+                Part::Taken(grant, bytes, epoch) => self.give_granted(grant, bytes, epoch),
             }
         }
         if !gone.is_empty() {

@@ -144,7 +144,6 @@ impl<'a> Climb<'a> {
     fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Turn {
         let (grant, bytes, epoch) = found;
         core.count(Told::StreamWait(bytes));
-        core.under_way.held += bytes;
         let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
         let waits = core.waits_for(self.lane.slot, waited);
         let taken = vec![Part::Taken(grant, bytes, epoch)];

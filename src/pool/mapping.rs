@@ -142,7 +142,6 @@ impl Core {
     /// Takes a part of a hole for a job. It keeps the hole's history.
     pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64) -> Id {
         let stream = self.extents.get(hole).epoch.stream;
-        self.under_way.held += bytes;
         self.extents.take_window(hole, start, bytes, stream)
     }
 

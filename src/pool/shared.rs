@@ -161,7 +161,7 @@ impl Shared {
         #[cfg(feature = "tracing")]
         {
             let core = self.core.lock();
-            let bytes = core.extents.taken();
+            let bytes = core.live();
             let blocks = core.mapped_extents().filter(|(.., taken)| *taken).count();
             // The subscriber may use the pool.
             drop(core);

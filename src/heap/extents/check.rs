@@ -22,7 +22,8 @@ impl Extents {
     }
 
     /// Checks that extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
-    pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
+    /// Returns the allocated bytes.
+    pub(crate) fn check(&self, granule: u64) -> Result<u64, String> {
         let (mut at, mut prev, mut taken) = (0, NIL, 0);
         let (mut holes, mut gaps) = (Vec::new(), BTreeMap::new());
         for (id, extent) in self.iter() {
@@ -52,10 +53,10 @@ impl Extents {
         holes.sort_unstable();
         filed.sort_unstable();
         let bytes = holes.iter().map(|&(_, id)| self.get(id).bytes).sum();
-        let found = (holes, gaps, taken, bytes);
-        let booked = (filed, self.gaps.clone(), self.taken, self.hole_bytes());
+        let found = (holes, gaps, bytes);
+        let booked = (filed, self.gaps.clone(), self.hole_bytes());
         ensure!(found == booked && self.holes() == found.0.len() as u64 =>
-            "holes, gaps, bytes taken and in holes: {found:?}, booked {booked:?}");
-        Ok(())
+            "holes, gaps and bytes in holes: {found:?}, booked {booked:?}");
+        Ok(taken)
     }
 }

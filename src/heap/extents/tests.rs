@@ -3,13 +3,18 @@
 mod model;
 mod wrong;
 
-use super::{Extent, Extents, Id};
+use super::{Extent, Extents, Id, State};
 use crate::heap::Epoch;
 
 impl Extents {
     /// The extent, for tests that make books wrong.
     pub(crate) fn spoil(&mut self, id: Id) -> &mut Extent {
         self.get_mut(id)
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        let taken = self.iter().filter(|(_, it)| it.state == State::Allocated);
+        taken.map(|(_, it)| it.bytes).sum()
     }
 }
 

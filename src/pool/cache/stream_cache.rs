@@ -166,6 +166,7 @@ impl Lane {
     #[inline]
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
         core.active.add(bytes);
+        core.note_live();
         self.shared.note_peak(&mut core, false);
         if missed.0 == bytes && missed.1 >= IN_A_ROW {
             core.want(bytes);

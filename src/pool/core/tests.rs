@@ -86,6 +86,7 @@ impl Made {
     /// Counts what a request was granted as a block; returns its offset.
     pub(in crate::pool) fn granted(&mut self, grant: Grant) -> u64 {
         self.core.active.add(self.core.extents.get(grant.id).bytes);
+        self.core.note_live();
         self.core.check().unwrap();
         grant.offset
     }

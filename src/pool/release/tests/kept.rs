@@ -185,7 +185,7 @@ fn a_mapping_that_fails_keeps_what_it_did_not_come_to() {
         seen.retain(|&at| at < 2 * granule);
         assert_eq!(seen, left, "{fails_at}");
         assert_eq!(made.core.arena.reserved(), 4 * granule);
-        assert_eq!(made.core.under_way.held, 0);
+        assert_eq!(made.core.under_way.jobs, 0);
         // So that the books are true when they are closed.
         for &at in left.iter().filter(|_| fails_at < 3) {
             let _ = site.unmap(at, granule);
