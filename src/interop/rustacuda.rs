@@ -94,8 +94,9 @@ pub fn pointer<T: Pod>(view: &View<'_, T>) -> DevicePointer<T> {
     unsafe { DevicePointer::wrap(view.addr() as *mut T) }
 }
 
-/// Passes the elements to `work` as a rustacuda slice. Its copies run on the driver's default stream. So the
-/// host waits before `work` for everything that writes the elements, and after it for rustacuda's work.
+/// Passes the elements to `work` as a rustacuda slice, in the device's context. Its copies run on the driver's
+/// default stream. So the host waits before `work` for everything that writes the elements, and after it for
+/// rustacuda's work.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the stream's device is not a GPU or the stream is under capture, and for the
@@ -140,10 +141,15 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
     ordered_to_its_end(stream.core(), uses, || {
         stream.synchronize()?;
         let end = DefaultStream(stream);
-        let outcome = work();
+        let (mut work, mut outcome) = (Some(work), None);
+        // Of another context, it would be another default stream than the one that is waited for.
+        let entered = stream.device().backend().in_context(&mut || {
+            outcome = work.take().map(|work| work());
+        });
         let waited = end.wait();
         std::mem::forget(end);
-        waited.map(|()| outcome)
+        entered.and(waited)?;
+        outcome.ok_or_else(|| Error::invalid("stream", "its device made no call"))
     })
 }
 

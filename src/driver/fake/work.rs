@@ -69,6 +69,10 @@ pub(super) unsafe extern "C" fn cuStreamGetId(stream: CuStream, id: *mut u64) ->
 /// # Safety
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuStreamSynchronize(stream: CuStream) -> c_int {
+    if stream.is_null() {
+        // Nothing is queued on the default stream here.
+        return 0;
+    }
     answer(|gpu| gpu.host.stream_sync(of(stream)))
 }
 
