@@ -59,7 +59,7 @@ mod words;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr;
 use std::sync::Arc;
 
@@ -187,7 +187,15 @@ impl<T: Pod> Movable<T> {
             captures,
             held: None,
         };
-        guard.held = Some(wait_before(stream.core(), guard.used())?);
+        match wait_before(stream.core(), guard.used()) {
+            Ok(held) => guard.held = Some(held),
+            Err(error) => {
+                // No work has the address, captured or not.
+                mem::forget(guard);
+                self.registry.let_go_of(self.id, stream, &[]);
+                return Err(error);
+            }
+        }
         Ok(guard)
     }
 

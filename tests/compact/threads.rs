@@ -548,6 +548,29 @@ fn a_hold_that_the_driver_refuses_under_capture_is_not_the_graphs() {
 }
 
 #[test]
+fn a_hold_whose_wait_for_views_is_refused_under_capture_is_not_the_graphs() {
+    let ground = Ground::new(PoolConfig::default());
+    let third = ground.device.stream().unwrap();
+    let mut low = ground
+        .pool
+        .alloc_movable::<u64>(&ground.stream, 500_000)
+        .unwrap();
+    // Of the move and the allocation nothing is left to wait for.
+    drop(low.hold(&ground.other).unwrap());
+    let mut held = low.hold_mut(&third).unwrap();
+    held.view_mut().fill(&third, 3).unwrap();
+    drop(held);
+    let capture = ground.other.begin_capture().unwrap();
+    ground.watched.fail("event_wait", 1, false);
+    assert!(low.hold(&ground.other).is_err(), "it waited for no view");
+    let graph = capture.end().unwrap();
+    // What a graph has is not resized.
+    low.resize(&ground.stream, 400_000).unwrap();
+    drop(graph);
+    assert!(low.download(&ground.stream).unwrap() == [3; 400_000]);
+}
+
+#[test]
 fn an_address_table_that_is_not_made_in_a_host_call_is_waited_for_by_another_thread() {
     let ground = Ground::new(PoolConfig::default());
     ground.watched.fail("fill", 1, false);
