@@ -50,8 +50,9 @@ impl Marks {
         let asks = self.0.len() >= self.1 && !is_running();
         self.0.retain(|(theirs, tick)| {
             let is_done = |done: u64| done >= *tick;
-            // The caller holds the registry's lock.
-            let ask = || without_host_calls(|| theirs.poll_to(*tick)).is_ok_and(is_done);
+            // No record is made: the caller holds the registry's lock.
+            let poll = || theirs.poll(*tick, u64::MAX);
+            let ask = || without_host_calls(poll).is_ok_and(is_done);
             !(is_done(theirs.done()) || asks && ask())
         });
         if asks {

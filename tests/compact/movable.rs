@@ -666,6 +666,22 @@ fn a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still(devic
     }
 }
 
+/// A hold ends under a lock, and a driver may keep whoever makes an event.
+#[test]
+fn holds_on_many_streams_end_without_a_record() {
+    let (device, watched) = Watched::over(&common::host());
+    let (pool, stream) = (pool(&device, 8 << 20), device.stream().unwrap());
+    let block = make(&pool, &stream, 1, 1000);
+    let users: Vec<Stream> = (0..50).map(|_| device.stream().unwrap()).collect();
+    let id = block.id();
+    let guards = users.iter().map(|user| pool.hold_id(id, user).unwrap());
+    let guards: Vec<_> = guards.collect();
+    let before = watched.calls("event_record");
+    drop(guards);
+    assert_eq!(watched.calls("event_record"), before);
+    check(&block, &stream, 1);
+}
+
 /// Who leaks a guard has the block stay, and what of the pool it needs; a device cannot tell that from a leak.
 #[test]
 fn a_block_freed_under_a_leaked_guard_outlives_its_pool() {
