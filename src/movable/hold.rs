@@ -14,7 +14,6 @@ impl Registry {
     /// Holds a block for `stream`; returns its address and bytes.
     pub(crate) fn hold(self: &Arc<Self>, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
-        self.awake.check()?;
         let mut state = self.here(id)?;
         if state.is_behind(id)? {
             drop(state);

@@ -228,7 +228,6 @@ impl Registry {
             let Some(spilling) = state.spilling.clone().filter(|_| !state.is_known()) else {
                 return Ok(false);
             };
-            self.awake.check()?;
             (spilling, state.to_spill(&shared, needed))
         };
         // Without the lock: the driver may wait for host calls that ask for it. If the host is full, the blocks

@@ -162,6 +162,11 @@ fn nothing_goes_while_others_know_addresses_and_what_went_comes_back_first(devic
     );
     assert!(is_all(&block, &stream, 7));
     drop(table);
+    // Nor is host memory made for nothing.
+    let (pool, host) = spilling(device, 8);
+    let (_block, _table) = (filled(&pool, &stream, 7, 6 * MIB), pool.address_table());
+    assert!(pool.alloc(&stream, 6 * MIB as u64).is_err());
+    assert_eq!(host.stats().reserved.current, 0);
 }
 
 fn a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are(device: &Device) {
@@ -709,6 +714,37 @@ fn a_block_on_the_host_that_is_freed_keeps_nobody_waiting_but_whoever_frees_it()
     assert_eq!(held, Ok(true));
     freeing.join().unwrap();
     holding.join().unwrap();
+}
+
+/// What another thread does with a block that was chosen, while host memory is made for it.
+type Meanwhile = fn(&Pool, &mut Movable<u8>, &Stream);
+
+#[test]
+fn a_block_stays_that_may_not_go_any_more_once_there_is_host_memory_for_it() {
+    let is_held: Meanwhile = |pool, block, stream| {
+        std::mem::forget(pool.hold_id(block.id(), stream).unwrap());
+    };
+    let is_larger: Meanwhile = |_, block, stream| block.resize(stream, 7 * MIB).unwrap();
+    let is_known: Meanwhile = |pool, _, _| std::mem::forget(pool.address_table().unwrap());
+    let is_over: Meanwhile = |pool, _, _| pool.set_spill(Spill::Never).unwrap();
+    for meanwhile in [is_held, is_larger, is_known, is_over] {
+        let (device, watched) = Watched::over(&common::host());
+        let (pool, _host) = spilling(&device, 8);
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        // All memory is mapped, so that the block grows in place.
+        drop(pool.alloc(&stream, 8 * MIB as u64).unwrap());
+        let block = Arc::new(Mutex::new(filled(&pool, &stream, 1, 5 * MIB)));
+        let (its, of) = (Arc::clone(&block), pool.clone());
+        watched.after("before_host_alloc", move || {
+            let work = move || meanwhile(&of, &mut its.lock().unwrap(), &other);
+            std::thread::spawn(work).join().unwrap();
+        });
+        assert!(pool.alloc(&stream, 6 * MIB as u64).is_err());
+        assert!(watched.was_hooked(), "no host memory is made");
+        let found = block.lock().unwrap().download(&stream).unwrap();
+        assert!(found[..5 * MIB].iter().all(|&byte| byte == 1));
+        whole(&pool);
+    }
 }
 
 #[test]

@@ -162,6 +162,7 @@ fn nothing_runs_on_memory_that_sleeps(device: &Device) {
     let launched = stream.kernel("own").reads(buf.view()).launch(|_| ());
     assert!(sleeps(launched));
     assert!(sleeps(movable.hold(&stream)));
+    assert!(sleeps(pool.hold_id(movable.id(), &stream)));
     assert!(sleeps(movable.download(&stream)));
     assert!(sleeps(movable.upload(&stream, &[0; 1000])));
     assert!(sleeps(movable.resize(&stream, 10_000)));
