@@ -573,21 +573,17 @@ fn a_read_of_a_scaler_that_cannot_be_waited_for_writes_to_no_memory_that_others_
 #[cfg(feature = "rustacuda")]
 #[test]
 fn what_is_lent_to_rustacuda_is_used_in_the_devices_context_whatever_is_current() {
+    use crate::device::cuda::context::Context;
     use crate::interop::rustacuda::{lend, lend_mut};
     with_device(|rig, device| {
         let stream = device.stream().unwrap();
         let mut buffer = pool(device).alloc_zeroed::<u32>(&stream, 500).unwrap();
-        let current = || {
-            let mut context = std::ptr::null_mut();
-            // SAFETY: the call writes one handle.
-            let code = unsafe { rig.driver.cuCtxGetCurrent(&raw mut context) };
-            (code.code, context.is_null())
-        };
-        assert_eq!(current(), (0, true), "none is current");
+        let current = || Context::current_device(rig.driver).unwrap();
+        assert_eq!(current(), None);
         let lent = lend(&stream, buffer.view(), |_| current());
-        assert_eq!(lent.unwrap(), (0, false));
+        assert_eq!(lent.unwrap(), Some(0));
         let lent = lend_mut(&stream, buffer.view_mut(), |_| current());
-        assert_eq!(lent.unwrap(), (0, false));
-        assert_eq!(current(), (0, true), "none is current again");
+        assert_eq!(lent.unwrap(), Some(0));
+        assert_eq!(current(), None, "it stays current");
     });
 }
