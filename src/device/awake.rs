@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Counts an operation that is queueing work on a stream, until it is dropped. Counts only on a device with a
 /// pool that may sleep, at the cost of two atomic operations. The device is marked before such a pool has a
 /// block.
+#[derive(Debug)]
 pub(crate) struct Queueing<'t>(Option<&'t AtomicU64>);
 
 impl<'t> Queueing<'t> {

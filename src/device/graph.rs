@@ -27,6 +27,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::awake::Queueing;
 use super::capture::OfAnother;
 use super::structure::Recorder;
 use super::{RawGraph, Stream, beside};
@@ -116,7 +117,8 @@ pub struct GraphMemory {
 /// let mut noted: NotedCapture = stream.note_capture()?; // before the library begins to capture
 /// let memory = noted.end()?; // after the library ends its capture
 /// println!("{} bytes kept", memory.bytes());
-/// memory.used_by(&stream)?; // before each launch that the library makes
+/// let launch = memory.used_by(&stream)?; // before each launch that the library makes
+/// drop(launch); // once it is queued
 /// # Ok(())
 /// # }
 /// ```
@@ -275,10 +277,18 @@ impl GraphMemory {
     /// memory waits for, and the memory is kept until the work queued on the stream by the time of its
     /// release is done. Call it before each launch; [`Graph::launch`] does.
     ///
+    /// Drop what it returns once the launch is queued. Until then no pool of the memory falls asleep: its `sleep`
+    /// waits for a second, and is an error then. Nor may other threads queue work on the memory until then, as that
+    /// work would not wait for the launch.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or is being captured; any error of the driver.
-    pub fn used_by(&self, stream: &Stream) -> Result<()> {
-        self.recorder.used_by(stream)
+    /// [`Error::Invalid`] if the stream is of another device or is being captured, or if memory of the graph sleeps;
+    /// any error of the driver.
+    pub fn used_by<'s>(&self, stream: &'s Stream) -> Result<impl fmt::Debug + use<'s>> {
+        // Before it is asked whether the memory sleeps.
+        let queueing = Queueing::begin(&stream.core().timeline);
+        self.recorder.used_by(stream)?;
+        Ok(queueing)
     }
 
     /// Bytes of device memory kept.

@@ -403,9 +403,9 @@ fn a_block_freed_under_capture_belongs_to_its_graph_until_that_is_gone() {
             let launched = Access::write(block.addr(), MIB);
             block.free_on(captured).unwrap();
             let graph = capture.end().unwrap();
-            graph.memory().used_by(captured).unwrap();
+            let launch = graph.memory().used_by(captured).unwrap();
             common::declare(captured, "launch", &[launched]);
-            drop(graph);
+            drop((launch, graph));
             // There is no memory for both.
             drop(pool.alloc(captured, 20 * MIB).unwrap());
             captured.synchronize().unwrap();

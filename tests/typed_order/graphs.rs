@@ -445,7 +445,7 @@ fn a_buffer_of_anothers_graph_is_dropped_in_a_host_call_that_a_wait_is_kept_for(
     to_half(&world.home, src.view(), dst.view_mut());
     let raw = device.backend().capture_end(world.home.raw()).unwrap();
     let memory = noted.end().unwrap();
-    memory.used_by(&world.other).unwrap();
+    drop(memory.used_by(&world.other).unwrap());
     let (kept, third) = (device.clone(), world.third.raw());
     let (tell, told) = mpsc::channel();
     watched.after("before_event_wait", move || {

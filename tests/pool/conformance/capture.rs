@@ -532,7 +532,7 @@ fn a_capture_by_another_library_keeps_its_memory_too(device: &Device) {
     assert_eq!(memory.bytes(), granule);
     assert!(noted.end().is_err(), "it has ended");
     for _ in 0..5 {
-        memory.used_by(&other).unwrap();
+        let _launch = memory.used_by(&other).unwrap();
         // SAFETY: the graph uses the pool's memory alone, which is kept.
         unsafe { backend.graph_launch(graph, other.raw()) }.unwrap();
         drop(pool.alloc(&other, granule).unwrap());

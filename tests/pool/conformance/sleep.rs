@@ -210,6 +210,28 @@ fn a_graph_on_sleeping_memory_is_launched_once_that_wakes(device: &Device) {
     assert_eq!(buf.download().unwrap(), [4; 1000]);
 }
 
+fn a_pool_stays_awake_for_a_launch_that_another_library_is_about_to_queue(device: &Device) {
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
+    let stream = device.stream().unwrap();
+    let mut buf = pool.alloc_from(&stream, &[0u32; 1000]).unwrap();
+    let fours = pool.alloc_from(&stream, &[4u32; 1000]).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().copy_from(&stream, fours.view()).unwrap();
+    let graph = capture.end().unwrap();
+    let launch = graph.memory().used_by(&stream).unwrap();
+    assert!(pool.sleep(&[], Contents::Saved(&host)).is_err());
+    // As that library would.
+    graph.launch(&stream).unwrap();
+    drop(launch);
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert!(sleeps(graph.memory().used_by(&stream)));
+    pool.wake(&[]).unwrap();
+    assert_eq!(buf.download().unwrap(), [4; 1000]);
+}
+
 fn blocks_dropped_asleep_do_not_come_back_and_the_rest_do(device: &Device) {
     let (pool, host) = (
         Pool::new(device, small_handles().sleeps(true)).unwrap(),
@@ -564,6 +586,7 @@ on_every_device! {
     a_tag_sleeps_alone_and_shares_no_handle_with_others,
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
+    a_pool_stays_awake_for_a_launch_that_another_library_is_about_to_queue,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
     growing_buffers_sleep_with_their_pool_and_come_back_where_they_were,
     what_shrinks_or_goes_asleep_is_not_made_again,
