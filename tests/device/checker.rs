@@ -391,6 +391,23 @@ fn a_block_used_on_another_stream_before_its_allocation_is_ordered_there_is_repo
 }
 
 #[test]
+fn a_free_on_a_stream_that_nothing_orders_behind_the_allocation_is_a_race() {
+    let freed = |ordered: bool| {
+        faults(move |device| {
+            let (pool, (home, other)) = (pool(device), two(device));
+            let block = pool.alloc(&home, MIB).unwrap();
+            if ordered {
+                other.wait_stream(&home).unwrap();
+            }
+            block.free_on(&other).unwrap();
+            other.synchronize().unwrap();
+        })
+    };
+    assert_eq!(freed(true), []);
+    assert_eq!(freed(false), [Fault::Race]);
+}
+
+#[test]
 fn a_block_freed_under_capture_belongs_to_its_graph_until_that_is_gone() {
     for on_another in [false, true] {
         let found = faults(|device| {
