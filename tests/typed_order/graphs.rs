@@ -120,9 +120,12 @@ fn a_wait_of_a_launch_or_of_work_on_its_memory_holds_up_no_other_graph(device: &
         let (its, other, fourth) = (Arc::clone(&launched), Arc::clone(&other), fourth.clone());
         before_wait(&watched, nth, move || {
             let (tell, told) = mpsc::channel();
-            std::thread::spawn(move || tell.send(other.launch(&fourth).is_ok()));
-            let done = told.recv_timeout(Duration::from_secs(5));
-            its.fetch_add(u64::from(done == Ok(true)), Ordering::Relaxed);
+            let launch = move || tell.send(other.launch(&fourth).is_ok());
+            let launcher = std::thread::spawn(launch);
+            if told.recv_timeout(Duration::from_secs(5)) == Ok(true) {
+                launcher.join().unwrap().unwrap();
+                its.fetch_add(1, Ordering::Relaxed);
+            }
         });
     };
     to_single(&world.third, threes.view(), src.view_mut());
@@ -170,9 +173,10 @@ fn work_whose_wait_is_refused_holds_up_no_launch(device: &Device) {
     gate.open();
     let (tell, told) = mpsc::channel();
     let third = world.third.clone();
-    std::thread::spawn(move || tell.send(graph.launch(&third).is_ok()));
+    let launcher = std::thread::spawn(move || tell.send(graph.launch(&third).is_ok()));
     let launched = told.recv_timeout(Duration::from_secs(60));
     assert_eq!(launched, Ok(true), "it waits for what was refused");
+    launcher.join().unwrap().unwrap();
 }
 
 fn work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps(device: &Device) {
