@@ -224,7 +224,8 @@ impl<'a> Collectives<'a> {
             });
             // SAFETY: the views keep their memory until the work is done, or the caller that made them from
             // plain addresses guarantees it; `ordered` keeps the order.
-            backend.in_context(&mut || outcome = unsafe { transport.queue(stream, &calls) })
+            let queue = || unsafe { transport.queue(stream, &calls) };
+            backend.in_context(&mut || outcome = stream.core().timeline.queue(queue))
         })?;
         entered.and(outcome)
     }

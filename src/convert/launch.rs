@@ -59,10 +59,9 @@ pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_conv
 pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()> {
     // SAFETY: the caller's requirement.
     unsafe {
-        stream
-            .device()
-            .backend()
-            .launch(&Launch::Convert(args), stream.raw())
+        let backend = stream.device().backend();
+        let launch = Launch::Convert(args);
+        (stream.core().timeline).queue(|| backend.launch(&launch, stream.raw()))
     }
 }
 
@@ -89,7 +88,7 @@ pub(super) unsafe fn queue_with<const N: usize>(
     let backend = stream.device().backend();
     // SAFETY: the caller's requirement.
     ordered(stream.core(), &uses, || unsafe {
-        backend.launch(launch, stream.raw())
+        (stream.core().timeline).queue(|| backend.launch(launch, stream.raw()))
     })?
 }
 

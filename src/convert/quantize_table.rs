@@ -81,7 +81,7 @@ impl<'a> Jobs<'a> {
         let backend = stream.device().backend();
         // SAFETY: the same as in `ConvertTable::launch`; the caller checked the length of `amax`.
         let queued = self.uses.launch(stream.core(), &others, || unsafe {
-            backend.launch(launch, stream.raw())
+            (stream.core().timeline).queue(|| backend.launch(launch, stream.raw()))
         });
         queued?
     }

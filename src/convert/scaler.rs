@@ -294,7 +294,8 @@ impl GradScaler {
         // addresses guarantees it.
         let queued = gradients.uses.launch(stream.core(), &others, || unsafe {
             let backend = stream.device().backend();
-            backend.launch(&Launch::Unscale(args), stream.raw())
+            let timeline = &stream.core().timeline;
+            timeline.queue(|| backend.launch(&Launch::Unscale(args), stream.raw()))
         });
         queued?
     }
@@ -340,7 +341,8 @@ impl GradScaler {
         // SAFETY: all are buffers of the pool, which keeps their memory until the work is done.
         let queued = ordered(stream.core(), &uses, || unsafe {
             let backend = stream.device().backend();
-            backend.launch(&Launch::ScalerUpdate(args), stream.raw())
+            let timeline = &stream.core().timeline;
+            timeline.queue(|| backend.launch(&Launch::ScalerUpdate(args), stream.raw()))
         });
         queued?
     }

@@ -35,9 +35,14 @@ impl<'t> Queueing<'t> {
             return Self(None);
         }
         let count = timeline.device.inner.counted_in.load(Ordering::SeqCst);
-        let queueing = &timeline.queueing[count as usize];
-        queueing.fetch_add(1, Ordering::SeqCst);
-        Self(Some(queueing))
+        Self::counted(&timeline.queueing[count as usize])
+    }
+
+    /// Counts it in `count`.
+    #[inline]
+    pub(super) fn counted(count: &'t AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Some(count))
     }
 }
 

@@ -240,7 +240,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
 
     /// Begins a capture: from now on, work queued on `stream`, and on every stream that waits for an event
     /// recorded in the capture, is recorded instead of run. Calls for other streams, from any thread, are not
-    /// restricted.
+    /// restricted. Calls for the streams of captures and for events recorded there, and the ends of captures, are
+    /// made one at a time.
     fn capture_begin(&self, stream: RawStream) -> Result<()>;
     /// Ends the capture that began on `stream`, and makes the recorded work ready to launch. `stream` must
     /// wait for all streams that joined the capture. The capture has ended even if this returns an error.

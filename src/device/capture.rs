@@ -20,16 +20,24 @@
 //!   resources are freed in the gate's order.
 //!
 //! The host waits for nothing.
+//!
+//! # One thread at a time
+//!
+//! A driver's graph is not synchronised: two threads may not record into it at once, nor may one record while another
+//! ends the capture. An event that was recorded in a capture is part of its graph too. So all such calls of a device
+//! hold its lock ([`Recorder::recording`]). Calls for other streams are only counted ([`Timeline::queue`]), and a
+//! stream that enters a capture waits for its own calls that have begun.
 
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::awake::Queueing;
 use super::raw::RawGraph;
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, wait};
+use crate::sync::{Mutex, MutexGuard, pause, wait};
 
 /// Number of captures by other libraries in this process. While there are any, driver calls are made in the
 /// driver's relaxed mode; otherwise they might break a capture in another mode.
@@ -54,6 +62,11 @@ impl Drop for OfAnother {
     fn drop(&mut self) {
         OF_OTHERS.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+fn has_ended() -> Error {
+    let why = "its capture, or the one that it was to join, has ended meanwhile: try again";
+    Error::invalid("stream", why)
 }
 
 impl Recorder {
@@ -138,17 +151,11 @@ impl Recorder {
         }
         timeline.set_recorder(Some(Arc::clone(self)));
         self.device.count_capture(true);
-        let mut state = lock(&self.state);
-        if state.ended {
-            drop(state);
+        let joined = timeline.wait_for_calls().and_then(|()| self.join(stream));
+        if joined.is_err() {
             self.let_out(stream);
-            return Err(Error::invalid(
-                "stream",
-                "the capture that it was to join has ended meanwhile: make it wait again",
-            ));
+            return joined;
         }
-        state.streams.push(stream.clone());
-        drop(state);
         // A pool that began to use the stream after the first loop has not seen the recorder.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
@@ -156,12 +163,43 @@ impl Recorder {
         Ok(())
     }
 
-    /// Releases all streams: the capture has `ended`, or else the driver failed to end it.
-    pub(super) fn leave(&self, ended: bool) {
+    fn join(&self, stream: &Stream) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.ended {
+            return Err(has_ended());
+        }
+        state.streams.push(stream.clone());
+        Ok(())
+    }
+
+    /// While the guard lives, no other thread records into a graph of the device or ends a capture.
+    pub(super) fn recording(&self) -> Option<MutexGuard<'_, ()>> {
+        (!seeded!("two-threads-record-at-once")).then(|| lock(&self.device.inner.recording))
+    }
+
+    /// Makes a driver call that records into the graph. `None` once the capture has ended: its streams may be under
+    /// another one.
+    pub(super) fn record_call<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
+        let _recording = self.recording();
+        let ended = lock(&self.state).ended;
+        (!ended).then(|| host_call::without_any(call))
+    }
+
+    /// Begins the driver's capture of `stream`.
+    pub(super) fn begin(&self, stream: &Stream) -> Result<()> {
+        let _recording = self.recording();
+        self.device.backend().capture_begin(stream.raw())
+    }
+
+    /// Calls `end`, which is false if the driver fails to end the capture, and releases all streams.
+    pub(super) fn leave(&self, end: impl FnOnce() -> bool) {
+        let recording = self.recording();
+        let ended = host_call::without_any(end);
         let mut state = lock(&self.state);
         state.ended = true;
         let streams = std::mem::take(&mut state.streams);
         drop(state);
+        drop(recording);
         for stream in &streams {
             let timeline = &stream.core().timeline;
             let entering = lock(&timeline.entering);
@@ -205,6 +243,8 @@ impl Recorder {
         // The end of the capture, if it came before, has let it out.
         if joined.is_some() {
             self.let_out(stream);
+            // For calls that have seen it here.
+            drop(self.recording());
         }
     }
 
@@ -236,10 +276,16 @@ impl Recorder {
             return Err(Error::invalid("stream", "it is gone: use a live one"));
         };
         let backend = self.device.backend();
-        // The event is recorded again before anything queries it.
-        let event = self.device.take_event()?;
-        backend.event_record(event.raw, from)?;
-        backend.event_wait(to, event.raw)
+        let made = self.record_call(|| {
+            // An event of its own: recorded elsewhere later, it would still be part of this graph.
+            let event = backend.event_create(false)?;
+            let recorded = backend.event_record(event, from);
+            let made = recorded.and_then(|()| backend.event_wait(to, event));
+            // A failure leaks only the event.
+            let _ = backend.event_destroy(event);
+            made
+        });
+        made.unwrap_or_else(|| Err(has_ended()))
     }
 
     /// Makes `stream`, which is not under capture, join after everything captured on `from`.
@@ -347,6 +393,48 @@ impl Recorder {
     }
 }
 
+impl Timeline {
+    /// Makes a driver call that queues work on the stream: under capture, alone. `call` does not call the application.
+    #[inline]
+    pub(crate) fn queue<R>(&self, call: impl FnOnce() -> R) -> R {
+        let mut looks = 0;
+        loop {
+            let counted = Queueing::counted(&self.calls);
+            // A capture that begins from now on waits for the call.
+            let captures = self.captures.load(Ordering::SeqCst);
+            if captures.is_multiple_of(2) {
+                return call();
+            }
+            drop(counted);
+            if let Some(recorder) = self.recorder() {
+                let _recording = recorder.recording();
+                // The stream is about to leave a capture that has ended, and may enter another one.
+                let ended = lock(&recorder.state).ended;
+                let _counted = ended.then(|| Queueing::counted(&self.calls));
+                if self.captures.load(Ordering::SeqCst) == captures {
+                    return host_call::without_any(call);
+                }
+            }
+            pause(looks);
+            looks += 1;
+        }
+    }
+
+    /// Waits until no thread is making a driver call that queues work on the stream.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in a host call, which the driver may wait for in such a call.
+    fn wait_for_calls(&self) -> Result<()> {
+        let mut looks = 0;
+        while self.calls.load(Ordering::SeqCst) > 0 && !seeded!("capture-begins-amid-a-call") {
+            host_call::may_wait()?;
+            pause(looks);
+            looks += 1;
+        }
+        Ok(())
+    }
+}
+
 impl Stream {
     /// The capture that the stream is under.
     pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
@@ -360,9 +448,8 @@ pub(super) struct CapturedIn {
 }
 
 impl CapturedIn {
-    /// Lets `stream` join the event's capture before it waits, if it is under no capture; then returns the
-    /// capture.
-    pub(super) fn admit(&self, stream: &Stream) -> Result<Option<Arc<Recorder>>> {
+    /// Makes `stream` wait inside the capture by a call; it joins the capture if it is under none.
+    pub(super) fn wait(&self, stream: &Stream, call: impl FnOnce() -> Result<()>) -> Result<()> {
         let recorder = self.recorder.upgrade();
         let recorder = recorder.filter(|recorder| !lock(&recorder.state).streams.is_empty());
         let Some(recorder) = recorder else {
@@ -371,13 +458,21 @@ impl CapturedIn {
                 "it was recorded in a capture that has ended: record it again",
             ));
         };
-        match stream.recorder() {
-            None => recorder.enter(stream).map(|()| Some(recorder)),
-            Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => Ok(None),
-            Some(_) => Err(Error::invalid(
-                "event",
-                "it was recorded in another capture than the stream's",
-            )),
+        let joins = match stream.recorder() {
+            None => recorder.enter(stream).map(|()| true)?,
+            Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => false,
+            Some(_) => {
+                return Err(Error::invalid(
+                    "event",
+                    "it was recorded in another capture than the stream's",
+                ));
+            }
+        };
+        let waited = recorder.record_call(call);
+        let waited = waited.unwrap_or_else(|| Err(has_ended()));
+        if joins && waited.is_err() {
+            recorder.withdraw(stream);
         }
+        waited
     }
 }

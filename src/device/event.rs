@@ -8,7 +8,7 @@ use super::structure::{Clock, Device, Stream, Timeline};
 use super::{beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, pause};
 
 /// What the event has recorded: a tick of a stream, and what that stream had waited for by then.
 struct Marked {
@@ -94,32 +94,40 @@ impl Event {
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
-        let recorded = match timeline.recorder() {
-            None => Some(timeline.counted_record(|raw| backend.event_record(self.raw, raw))),
-            Some(_) => None,
-        };
-        // A capture may have begun since the first look.
-        let refused = recorded.as_ref().is_none_or(Result::is_err);
-        if let Some(recorder) = timeline.recorder().filter(|_| refused) {
-            backend.event_record(self.raw, stream.raw())?;
-            *marked = None;
-            *lock(&self.captured) = Some(CapturedIn {
-                recorder: Arc::downgrade(&recorder),
-            });
-            return Ok(());
+        let before = lock(&self.captured).take();
+        if let Some(recorder) = before.and_then(|before| before.recorder.upgrade()) {
+            // It leaves that graph here, where no other thread records into it.
+            let _recording = recorder.recording();
+            let _ = backend.event_record(self.raw, recorder.gate().raw());
         }
-        let (tick, clock) = match recorded {
-            Some(recorded) => recorded?,
-            // The capture has ended since the first look.
-            None => timeline.counted_record(|raw| backend.event_record(self.raw, raw))?,
-        };
-        *marked = Some(Marked {
-            timeline: Arc::clone(timeline),
-            tick,
-            clock,
-        });
-        *lock(&self.captured) = None;
-        Ok(())
+        let mut looks = 0;
+        loop {
+            if let Some(recorder) = timeline.recorder()
+                && let Some(recorded) =
+                    recorder.record_call(|| backend.event_record(self.raw, stream.raw()))
+            {
+                recorded?;
+                *marked = None;
+                *lock(&self.captured) = Some(CapturedIn {
+                    recorder: Arc::downgrade(&recorder),
+                });
+                return Ok(());
+            }
+            match timeline.counted_record(|raw| backend.event_record(self.raw, raw)) {
+                Ok((tick, clock)) => {
+                    *marked = Some(Marked {
+                        timeline: Arc::clone(timeline),
+                        tick,
+                        clock,
+                    });
+                    return Ok(());
+                }
+                Err(error) if timeline.recorder().is_none() => return Err(error),
+                // The stream has entered a capture, or is about to leave one.
+                Err(_) => pause(looks),
+            }
+            looks += 1;
+        }
     }
 
     pub(super) fn make_wait(&self, stream: &Stream) -> Result<()> {
@@ -129,33 +137,23 @@ impl Event {
                 "it is of another device than the stream",
             ));
         }
+        let wait = || self.device.backend().event_wait(stream.raw(), self.raw);
         let marked = lock(&self.marked);
-        let captured = lock(&self.captured);
-        let joined = match (&*captured, stream.recorder()) {
-            (Some(capture), _) => capture.admit(stream)?,
-            // The event is not of the capture: its work comes before the graph.
-            (None, Some(recorder)) => {
-                drop((captured, marked));
-                return self.make_wait(recorder.gate());
-            }
-            (None, None) => None,
-        };
+        if let Some(capture) = &*lock(&self.captured) {
+            return capture.wait(stream, wait);
+        }
         let timeline = &stream.core().timeline;
         let raw = lock(&timeline.raw);
-        // A capture may have begun since the first look.
-        let begun = lock(&timeline.recorder).clone();
-        if let (None, Some(recorder)) = (&*captured, begun) {
-            drop((raw, captured, marked));
+        let recorder = lock(&timeline.recorder).clone();
+        if let Some(recorder) = recorder {
+            // The event is not of the capture: its work comes before the graph.
+            drop((raw, marked));
             return self.make_wait(recorder.gate());
         }
-        let waited = self.device.backend().event_wait(stream.raw(), self.raw);
+        wait()?;
         drop(raw);
-        if let (Err(_), Some(capture)) = (&waited, joined) {
-            capture.withdraw(stream);
-        }
-        waited?;
         if let Some(marked) = marked.as_ref() {
-            stream.core().timeline.learn(
+            timeline.learn(
                 marked.timeline.uid,
                 match seeded!("event-wait-covers-work-behind-the-record") {
                     true => marked.timeline.open_tick(),
@@ -248,7 +246,12 @@ impl Stream {
 impl Drop for Event {
     fn drop(&mut self) {
         let (device, raw) = (self.device.clone(), self.raw);
-        // Queued waits stay valid; a failure leaks only the event.
-        beside(move || _ = device.backend().event_destroy(raw));
+        let captured = lock(&self.captured).take();
+        beside(move || {
+            let recorder = captured.and_then(|captured| captured.recorder.upgrade());
+            let _recording = recorder.as_ref().map(|recorder| recorder.recording());
+            // Queued waits stay valid; a failure leaks only the event.
+            let _ = device.backend().event_destroy(raw);
+        });
     }
 }

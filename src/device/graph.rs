@@ -134,7 +134,9 @@ impl Stream {
     /// A stream that waits for this one ([`Stream::wait_stream`], or an event recorded here) joins the
     /// capture; this stream must wait for it again before the end. The capture need not wait for work queued
     /// before: the launches do. Waiting for the stream on the host, uploads and downloads return errors until
-    /// the capture ends; it begins after those that other threads are making.
+    /// the capture ends; it begins after those that other threads are making. Calls of this crate that other
+    /// threads make for the stream meanwhile are recorded one at a time; for an application's own, see
+    /// [`Stream::raw`].
     ///
     /// Calls for other streams, from this thread or others, are not restricted.
     ///
@@ -146,14 +148,16 @@ impl Stream {
     pub fn begin_capture(&self) -> Result<Capture> {
         let recorder = Recorder::of(self)?;
         let capture = Capture {
-            recorder: Some(recorder),
+            recorder: Some(Arc::clone(&recorder)),
             origin: self.clone(),
         };
-        if let Err(error) = self.device().backend().capture_begin(self.raw()) {
-            capture.forget();
-            return Err(error);
+        match recorder.begin(self) {
+            Ok(()) => Ok(capture),
+            Err(error) => {
+                capture.forget();
+                Err(error)
+            }
         }
-        Ok(capture)
     }
 
     /// Announces that another library is about to capture this stream, so that memory allocated on it lives
@@ -194,11 +198,13 @@ impl Capture {
             return Err(Error::invalid("capture", "it has ended"));
         };
         let backend = self.origin.device().backend();
-        let ended = backend.capture_end(self.origin.raw());
-        let over = ended.is_ok()
-            || matches!(self.origin.is_capturing(), Ok(false))
-            || discard(&self.origin);
-        recorder.leave(over);
+        let mut ended = Err(Error::invalid("capture", "it has ended"));
+        recorder.leave(|| {
+            ended = backend.capture_end(self.origin.raw());
+            ended.is_ok()
+                || matches!(self.origin.is_capturing(), Ok(false))
+                || discard(&self.origin)
+        });
         let memory = GraphMemory { recorder };
         Ok(Graph {
             raw: ended?,
@@ -209,7 +215,7 @@ impl Capture {
     /// Releases the streams without a driver call: the driver's capture has not begun.
     fn forget(mut self) {
         if let Some(recorder) = self.recorder.take() {
-            recorder.leave(true);
+            recorder.leave(|| true);
             recorder.release();
         }
     }
@@ -240,7 +246,7 @@ impl Drop for Capture {
         };
         let origin = self.origin.clone();
         beside(move || {
-            recorder.leave(discard(&origin));
+            recorder.leave(|| discard(&origin));
             recorder.release();
         });
     }
@@ -317,7 +323,7 @@ impl NotedCapture {
         }
         let recorder = self.recorder.take();
         let recorder = recorder.ok_or_else(|| Error::invalid("capture", "it has ended"))?;
-        recorder.leave(true);
+        recorder.leave(|| true);
         Ok(GraphMemory { recorder })
     }
 }
@@ -329,7 +335,7 @@ impl Drop for NotedCapture {
         };
         let origin = self.origin.clone();
         beside(move || {
-            recorder.leave(!origin.is_capturing().unwrap_or(false));
+            recorder.leave(|| !origin.is_capturing().unwrap_or(false));
             recorder.release();
         });
     }

@@ -286,6 +286,7 @@ impl Device {
                 counted_in: AtomicU64::new(0),
                 suspending: Mutex::default(),
                 turns: Turns::default(),
+                recording: Mutex::default(),
                 names: Mutex::default(),
                 no_gpu,
                 backend: ManuallyDrop::new(backend),

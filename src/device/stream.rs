@@ -275,6 +275,10 @@ impl Stream {
     }
 
     /// The backend's handle: the `CUstream` on CUDA.
+    ///
+    /// A driver lets one thread at a time record into a graph. While the stream is captured, an application's own
+    /// driver calls with the handle must not run at the same time as other calls for the streams of the capture, or
+    /// as its end; calls of this crate wait for each other.
     #[must_use]
     pub fn raw(&self) -> RawStream {
         self.core().raw

@@ -50,6 +50,8 @@ pub(super) struct DeviceInner {
     /// Held by the thread that waits for operations that have begun.
     pub(super) suspending: Mutex<()>,
     pub(super) turns: Turns,
+    /// Held over each driver call that records into a graph, and over the end of a capture.
+    pub(super) recording: Mutex<()>,
     /// Names by the [`id`](super::Stream::id) of the stream.
     pub(super) names: Mutex<HashMap<u64, String>>,
     pub(super) no_gpu: Option<crate::Error>,
@@ -181,6 +183,8 @@ pub(crate) struct Timeline {
     pub(super) left: AtomicU64,
     /// Number of operations that are queueing work on the stream now, in two counts: see the module `awake`.
     pub(super) queueing: [AtomicU64; 2],
+    /// Number of driver calls that are queueing work on the stream now, outside of captures.
+    pub(super) calls: AtomicU64,
 }
 
 /// A resource that a graph keeps.

@@ -92,6 +92,7 @@ impl Timeline {
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
             queueing: Default::default(),
+            calls: AtomicU64::new(0),
         });
         device.timelines().insert(uid, Arc::downgrade(&timeline));
         timeline
@@ -111,7 +112,7 @@ impl Timeline {
         let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
         if now.is_some() != recorder.is_some() {
-            self.captures.fetch_add(1, Ordering::AcqRel);
+            self.captures.fetch_add(1, Ordering::SeqCst);
         }
         if let Some(recorder) = &recorder {
             let mut graphs = lock(&self.graphs);

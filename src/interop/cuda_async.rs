@@ -137,15 +137,15 @@ impl CudaAsync {
         self.check(stream)?;
         let mut addr = 0;
         // SAFETY: the call writes one address; pool and stream are live.
-        unsafe {
+        let queued = stream.core().timeline.queue(|| unsafe {
             self.driver.cuMemAllocFromPoolAsync(
                 &raw mut addr,
                 bytes as usize,
                 self.pool as CuMemPool,
                 stream.raw().0 as CuStream,
             )
-        }
-        .ok(self.driver)?;
+        });
+        queued.ok(self.driver)?;
         Ok(AsyncBlock { addr })
     }
 
@@ -158,11 +158,10 @@ impl CudaAsync {
     pub fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
         self.check(stream)?;
         // SAFETY: the address came from `alloc`, and the block is gone after this.
-        unsafe {
-            self.driver
-                .cuMemFreeAsync(block.addr, stream.raw().0 as CuStream)
-        }
-        .ok(self.driver)
+        let queued = stream.core().timeline.queue(|| unsafe {
+            (self.driver).cuMemFreeAsync(block.addr, stream.raw().0 as CuStream)
+        });
+        queued.ok(self.driver)
     }
 
     /// The driver would follow whatever another device calls a stream.

@@ -183,7 +183,8 @@ impl Copying {
         // keeps the one that it reads.
         unsafe {
             let backend = stream.device().backend();
-            backend.copy_within(to.addr(), self.from, bytes, stream.raw())
+            let timeline = &stream.core().timeline;
+            timeline.queue(|| backend.copy_within(to.addr(), self.from, bytes, stream.raw()))
         }
     }
 }

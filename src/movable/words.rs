@@ -54,7 +54,10 @@ impl Words {
             let memory = memory.map(granule)?;
             // SAFETY: the range was just mapped, and stays mapped until the table is dropped, which
             // is after the stream's work.
-            unsafe { self.device.backend().fill(at, 0, granule, stream.raw())? };
+            unsafe {
+                let backend = self.device.backend();
+                (stream.core().timeline).queue(|| backend.fill(at, 0, granule, stream.raw()))?;
+            }
             self.mapped.push(memory);
         }
         Ok(())

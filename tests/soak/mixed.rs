@@ -1,7 +1,6 @@
 //! Threads that share streams do operations of every kind on two parts of one pool, near its limit, and some
 //! of what the pool calls panics. Errors are counted. Wrong bytes, hangs, crashes and leaks are failures.
 //!
-//! On the host device alone: the races are those of the pool's own code, and its calls wait for no driver.
 //! `WARPOOL_SOAK_SECONDS` sets how long each test takes, 3 by default, in rounds with a seed each.
 
 mod operations;
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{leaving_nothing, variables};
+use crate::common::{self, leaving_nothing, variables};
 use operations::OPERATIONS;
 use warpool::Device;
 use warpool::device::sim::Rng;
@@ -75,11 +74,18 @@ fn round(device: &Device, captures: bool, seed: u64, end: Instant) {
     watch.join(vec![checks], end);
 }
 
-fn soak(captures: bool) {
+fn host() -> Option<Device> {
+    Some(Device::host_with_capacity(96 << 20).unwrap())
+}
+
+/// Rounds with a seed each, on a device that is made for each.
+fn soak(captures: bool, device: fn() -> Option<Device>) {
     let seconds = variables::number("WARPOOL_SOAK_SECONDS", 3);
     let end = Instant::now() + Duration::from_secs(seconds);
     for seed in 1.. {
-        let device = Device::host_with_capacity(96 << 20).unwrap();
+        let Some(device) = device() else {
+            return;
+        };
         let round_ends = end.min(Instant::now() + ROUND);
         leaving_nothing(device, |device| round(device, captures, seed, round_ends));
         if Instant::now() >= end {
@@ -90,10 +96,20 @@ fn soak(captures: bool) {
 
 #[test]
 fn threads_that_share_streams_read_what_they_wrote() {
-    soak(false);
+    soak(false, host);
 }
 
 #[test]
 fn threads_that_capture_the_streams_of_others_break_nothing() {
-    soak(true);
+    soak(true, host);
+}
+
+#[test]
+fn threads_that_share_streams_read_what_they_wrote_on_the_gpu() {
+    soak(false, common::cuda);
+}
+
+#[test]
+fn threads_that_capture_the_streams_of_others_break_nothing_on_the_gpu() {
+    soak(true, common::cuda);
 }

@@ -15,6 +15,7 @@ mod kernels;
 mod movables;
 mod parts;
 mod programs;
+mod recording;
 mod tables;
 mod transfers;
 

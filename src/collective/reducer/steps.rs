@@ -216,7 +216,7 @@ fn feed_back<D: Element>(
     // SAFETY: three buffers of the reducer, sliced equally at multiples of 256 bytes.
     let queued = ordered(stream.core(), &uses, || unsafe {
         let backend = stream.device().backend();
-        backend.launch(&launch, stream.raw())
+        (stream.core().timeline).queue(|| backend.launch(&launch, stream.raw()))
     });
     queued?
 }

@@ -1,0 +1,146 @@
+//! A driver's graph is not synchronised: threads record into it one at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::common::watched::Watched;
+use super::common::on_every_device;
+use super::{LEN, World, to_half};
+use half::f16;
+use warpool::convert::{GradScaler, ScalerConfig};
+use warpool::device::{Capture, Event};
+use warpool::{Device, PoolBuf};
+
+on_every_device! {
+    one_thread_at_a_time_records_into_a_graph,
+    a_capture_begins_behind_calls_for_its_stream_that_have_begun,
+    an_event_between_streams_of_a_capture_is_used_for_nothing_else,
+}
+
+/// What the other thread uses.
+struct Amid {
+    src: PoolBuf<f32>,
+    dst: PoolBuf<f16>,
+    scaler: GradScaler,
+    /// Recorded on the home stream.
+    event: Option<Event>,
+    capture: Option<Capture>,
+}
+
+/// Whether `work` of another thread ends while the driver is called to fill bytes on the home stream, `captured` or
+/// not.
+fn ends_amid_a_fill(
+    device: &Device,
+    captured: bool,
+    work: impl FnOnce(&World, &mut Amid) + Send,
+) -> bool {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let mut filled = world.pool.alloc_typed::<u8>(&world.home, LEN).unwrap();
+    let mut amid = Amid {
+        src: world.full(1.5),
+        dst: world.halves(),
+        scaler: GradScaler::new(&world.pool, &world.home, ScalerConfig::default()).unwrap(),
+        capture: captured.then(|| world.home.begin_capture().unwrap()),
+        event: device.event().ok(),
+    };
+    amid.event.as_ref().unwrap().record(&world.home).unwrap();
+    let (begin, begun) = mpsc::channel();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (sets, looks) = (Arc::clone(&ended), Arc::clone(&ended));
+    let (tell, told) = mpsc::channel();
+    watched.after("before_fill", move || {
+        begin.send(()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        tell.send(looks.load(Ordering::SeqCst)).unwrap();
+    });
+    let world = &world;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            work(world, &mut amid);
+            sets.store(true, Ordering::SeqCst);
+        });
+        filled.view_mut().fill(&world.home, 1).unwrap();
+    });
+    assert!(ended.load(Ordering::SeqCst));
+    told.recv().unwrap()
+}
+
+fn one_thread_at_a_time_records_into_a_graph(device: &Device) {
+    type Work = fn(&World, &mut Amid);
+    let works: [(&str, Work); 10] = [
+        ("fill", |world, amid| {
+            amid.src.view_mut().fill(&world.home, 0.0).unwrap();
+        }),
+        ("copy", |world, amid| {
+            let (from, to) = amid.src.view_mut().split_at(LEN / 2).unwrap();
+            to.copy_from(&world.home, from.as_view()).unwrap();
+        }),
+        ("conversion", |world, amid| {
+            to_half(&world.home, amid.src.view(), amid.dst.view_mut());
+        }),
+        ("scaler", |world, amid| {
+            amid.scaler.update(&world.home).unwrap();
+        }),
+        ("join", |world, _| {
+            world.other.wait_stream(&world.home).unwrap();
+        }),
+        ("record", |world, amid| {
+            amid.event.as_ref().unwrap().record(&world.home).unwrap();
+        }),
+        ("record elsewhere", |world, amid| {
+            amid.event.as_ref().unwrap().record(&world.other).unwrap();
+        }),
+        ("drop of an event", |_, amid| amid.event = None),
+        ("end", |_, amid| {
+            amid.capture.take().unwrap().end().unwrap();
+        }),
+        ("drop of the capture", |_, amid| amid.capture = None),
+    ];
+    for (name, work) in works {
+        let ends = ends_amid_a_fill(device, true, work);
+        assert!(!ends, "{name} amid a fill");
+    }
+    let beside = |world: &World, amid: &mut Amid| {
+        amid.dst.view_mut().fill(&world.other, f16::ZERO).unwrap();
+    };
+    assert!(ends_amid_a_fill(device, true, beside), "of another stream");
+    // An event that is no part of the graph any more.
+    let elsewhere = |world: &World, amid: &mut Amid| {
+        let event = amid.event.as_ref().unwrap();
+        event.record(&world.other).unwrap();
+    };
+    assert!(
+        ends_amid_a_fill(device, false, elsewhere),
+        "of another event"
+    );
+}
+
+fn a_capture_begins_behind_calls_for_its_stream_that_have_begun(device: &Device) {
+    let begins = |world: &World, _: &mut Amid| drop(world.home.begin_capture().unwrap());
+    assert!(!ends_amid_a_fill(device, false, begins));
+    let joins = |world: &World, _: &mut Amid| {
+        let capture = world.other.begin_capture().unwrap();
+        world.home.wait_stream(&world.other).unwrap();
+        drop(capture);
+    };
+    assert!(!ends_amid_a_fill(device, false, joins));
+    let others = |world: &World, _: &mut Amid| drop(world.other.begin_capture().unwrap());
+    assert!(ends_amid_a_fill(device, false, others), "of another stream");
+}
+
+fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let capture = world.home.begin_capture().unwrap();
+    let destroyed = watched.calls("event_destroy");
+    world.other.wait_stream(&world.home).unwrap();
+    assert_eq!(watched.calls("event_destroy"), destroyed + 1);
+    world.home.wait_stream(&world.other).unwrap();
+    assert_eq!(watched.calls("event_destroy"), destroyed + 2);
+    drop(capture.end().unwrap());
+}
