@@ -488,3 +488,40 @@ fn threads_that_map_handles_elsewhere_and_one_that_trims_never_fail_within_the_l
         assert_eq!(pool.stats().reserved.current, 0);
     });
 }
+
+/// The device of books panics where two calls use one graph.
+#[test]
+fn threads_record_into_a_graph_one_at_a_time_and_none_as_it_ends() {
+    explore(|device| {
+        let pool = pool(device, 4);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            let mut buffer = pool.alloc_typed::<u8>(&stream, 100).unwrap();
+            let stream = stream.clone();
+            threads.push(thread::spawn(move || {
+                for value in 0..2 {
+                    // An error where the capture has just ended.
+                    let _ = buffer.view_mut().fill(&stream, value);
+                }
+            }));
+        }
+        let (from, to) = (stream.clone(), other.clone());
+        threads.push(thread::spawn(move || {
+            let event = from.device().event().unwrap();
+            let _ = event.record(&from).and_then(|()| to.wait(&event));
+            let _ = event.record(&to);
+            let _ = to.wait_stream(&from);
+        }));
+        for _ in 0..2 {
+            let capture = stream.begin_capture().unwrap();
+            let _ = other.wait_stream(&stream);
+            drop(capture.end());
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(!stream.is_capturing().unwrap());
+        whole(&pool);
+    });
+}

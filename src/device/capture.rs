@@ -15,6 +15,7 @@
 //!
 //! - when a stream joins, the gate waits for everything queued on the stream before;
 //! - when a captured stream would have to wait for other work, the gate waits for it;
+//! - when a stream leaves, the gate waits for what other threads queued on it as it entered;
 //! - every launch of the graph waits for the gate;
 //! - when the graph is dropped, the gate waits for the streams that it was launched on, and the kept
 //!   resources are freed in the gate's order.
@@ -153,7 +154,9 @@ impl Recorder {
         self.device.count_capture(true);
         let joined = timeline.wait_for_calls().and_then(|()| self.join(stream));
         if joined.is_err() {
-            self.let_out(stream);
+            let left = self.let_out(stream);
+            drop(entering);
+            let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
             return joined;
         }
         // A pool that began to use the stream after the first loop has not seen the recorder.
@@ -206,46 +209,61 @@ impl Recorder {
             if !ended {
                 timeline.set_stuck();
             }
-            self.let_out(stream);
+            let left = self.let_out(stream);
             // Memory allocated in the capture may be used without a launch, so the stream waits for the gate, on
             // which nothing else runs.
             let gate = &self.gate.core().timeline;
             let tick = gate.open_tick();
             let waits = ended && self.bytes() > 0 && !seeded!("capture-ends-ahead-of-its-memory");
             // During a capture by another library, a wait would break that capture.
-            let capturing = |raw| self.device.backend().stream_capturing(raw);
-            let may_wait = || matches!(capturing(stream.raw()), Ok(false));
-            let waited = !waits || may_wait() && timeline.wait_for(gate, tick).is_ok();
+            let waited = !waits || self.may_wait(stream) && timeline.wait_for(gate, tick).is_ok();
             // Not under the lock: a host call that the gate waits for may ask about the stream.
             drop(entering);
+            let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
             if !waited {
                 let _ = gate.sync_to(tick);
             }
         }
     }
 
-    fn let_out(&self, stream: &Stream) {
-        stream.core().timeline.set_recorder(None);
+    /// Lets the stream out of the capture, and makes the gate wait for it. Returns the tick that the host has to wait
+    /// for, if the gate cannot.
+    fn let_out(&self, stream: &Stream) -> Option<u64> {
+        let timeline = &stream.core().timeline;
+        timeline.set_recorder(None);
         self.device.count_capture(false);
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, None);
         }
+        // Work that other threads queued as the capture began may have run instead of being recorded. What was freed
+        // under capture is free behind it.
+        let tick = timeline.open_tick();
+        let covered = seeded!("graph-freed-beside-work-at-its-begin")
+            || self.may_wait(stream) && self.gate.core().timeline.wait_for(timeline, tick).is_ok();
+        (!covered).then_some(tick)
+    }
+
+    /// Whether a wait or a record of the stream is no part of another library's capture.
+    fn may_wait(&self, stream: &Stream) -> bool {
+        let backend = self.device.backend();
+        matches!(backend.stream_capturing(stream.raw()), Ok(false))
     }
 
     /// Undoes [`Recorder::enter`] for a stream that the driver did not let join.
     pub(super) fn withdraw(&self, stream: &Stream) {
         // Another capture of it begins after this.
-        let _entering = lock(&stream.core().timeline.entering);
+        let timeline = &stream.core().timeline;
+        let entering = lock(&timeline.entering);
         let mut state = lock(&self.state);
         let at = state.streams.iter().position(|other| other == stream);
         let joined = at.map(|at| state.streams.remove(at));
         drop(state);
         // The end of the capture, if it came before, has let it out.
-        if joined.is_some() {
-            self.let_out(stream);
-            // For calls that have seen it here.
-            drop(self.recording());
-        }
+        let left = joined.and_then(|stream| self.let_out(&stream));
+        // Calls that have seen it here return before it enters another capture.
+        drop(self.recording());
+        drop(entering);
+        let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
     }
 
     /// Whether the stream of `timeline` is part of this capture.

@@ -5,6 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod captures;
 pub mod hunt;
 pub mod ordered;
 pub mod sanitized;

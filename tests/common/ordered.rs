@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::captures::Captures;
+
 use warpool::device::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
     RawStream,
@@ -69,6 +71,7 @@ struct State {
     uses: Vec<Use>,
     /// What was copied in last, by where it stands: tables of moves are read there.
     copied: BTreeMap<Addr, Vec<u8>>,
+    captures: Captures,
 }
 
 /// See the module documentation.
@@ -103,6 +106,14 @@ impl Ordered {
     fn enter(&self) -> MutexGuard<'_, State> {
         (self.pause)();
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same in a call that queues work on `stream`, which other threads may come into.
+    fn queueing(&self, stream: RawStream) -> MutexGuard<'_, State> {
+        self.enter().captures.enter(stream);
+        let mut state = self.enter();
+        state.captures.leave(stream);
+        state
     }
 }
 
@@ -364,8 +375,8 @@ unsafe impl Backend for Ordered {
         Ok(done)
     }
 
-    fn stream_capturing(&self, _: RawStream) -> Result<bool> {
-        Ok(false)
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
+        Ok(self.enter().captures.has(stream))
     }
 
     fn event_create(&self, _: bool) -> Result<RawEvent> {
@@ -376,22 +387,29 @@ unsafe impl Backend for Ordered {
     }
 
     fn event_destroy(&self, event: RawEvent) -> Result<()> {
-        let removed = self.enter().events.remove(&event.0);
+        let mut state = self.enter();
+        state.captures.forget(event);
+        let removed = state.events.remove(&event.0);
         removed.map(|_| ()).ok_or_else(|| unknown("event"))
     }
 
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
-        let mut state = self.enter();
-        let clock = state.clock(stream)?.clone();
+        let mut state = self.queueing(stream);
+        let clock = match state.captures.record(event, stream) {
+            true => Clock::default(),
+            false => state.clock(stream)?.clone(),
+        };
         state.events.insert(event.0, clock);
         Ok(())
     }
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
-        let mut state = self.enter();
+        let mut state = self.queueing(stream);
         let marked = state.events.get(&event.0).cloned();
         let marked = marked.ok_or_else(|| unknown("event"))?;
-        state.clock(stream)?.join(&marked);
+        if !state.captures.wait(stream, event)? {
+            state.clock(stream)?.join(&marked);
+        }
         Ok(())
     }
 
@@ -446,7 +464,11 @@ unsafe impl Backend for Ordered {
     }
 
     unsafe fn fill(&self, addr: Addr, _: u8, bytes: u64, stream: RawStream) -> Result<()> {
-        self.enter().use_all(stream, &[(addr, bytes)])
+        let mut state = self.queueing(stream);
+        match state.captures.has(stream) {
+            true => Ok(()),
+            false => state.use_all(stream, &[(addr, bytes)]),
+        }
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
@@ -464,19 +486,19 @@ unsafe impl Backend for Ordered {
         Ok(())
     }
 
-    fn capture_begin(&self, _: RawStream) -> Result<()> {
-        Err(Error::invalid("stream", "this device has no graphs"))
+    fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        self.queueing(stream).captures.begin(stream)
     }
 
-    fn capture_end(&self, _: RawStream) -> Result<RawGraph> {
-        Err(Error::invalid("stream", "this device has no graphs"))
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        self.queueing(stream).captures.end(stream).map(RawGraph)
     }
 
     unsafe fn graph_launch(&self, _: RawGraph, _: RawStream) -> Result<()> {
-        Err(Error::invalid("graph", "this device has no graphs"))
+        Err(Error::invalid("graph", "this device keeps no work"))
     }
 
     fn graph_destroy(&self, _: RawGraph) -> Result<()> {
-        Err(Error::invalid("graph", "this device has no graphs"))
+        Ok(())
     }
 }

@@ -87,7 +87,9 @@ fn soak(captures: bool, device: fn() -> Option<Device>) {
             return;
         };
         let round_ends = end.min(Instant::now() + ROUND);
-        leaving_nothing(device, |device| round(device, captures, seed, round_ends));
+        leaving_nothing(device, |device| {
+            round(&common::for_threads(device), captures, seed, round_ends);
+        });
         if Instant::now() >= end {
             break;
         }

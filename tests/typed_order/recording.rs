@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::common::watched::Watched;
-use super::common::on_every_device;
-use super::{LEN, World, to_half};
+use super::common::{Gate, on_every_device};
+use super::{LEN, World, settle, to_half};
 use half::f16;
 use warpool::convert::{GradScaler, ScalerConfig};
 use warpool::device::{Capture, Event};
@@ -18,6 +18,7 @@ on_every_device! {
     one_thread_at_a_time_records_into_a_graph,
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
+    what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
 }
 
 /// What the other thread uses.
@@ -143,4 +144,28 @@ fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Devic
     world.home.wait_stream(&world.other).unwrap();
     assert_eq!(watched.calls("event_destroy"), destroyed + 2);
     drop(capture.end().unwrap());
+}
+
+/// The stream is about to be captured, and its gate waits for what was queued before.
+fn what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let mut buffer = world.pool.alloc_typed::<u8>(&world.home, LEN).unwrap();
+    let (addr, home) = (buffer.addr(), world.home.clone());
+    let (tell, told) = mpsc::channel();
+    watched.after("event_wait", move || {
+        let gate = Gate::close(&home);
+        buffer.view_mut().fill(&home, 1).unwrap();
+        tell.send((buffer, gate)).unwrap();
+    });
+    let capture = world.home.begin_capture().unwrap();
+    let (buffer, gate) = told.try_recv().expect("a wait");
+    drop(buffer);
+    drop(capture);
+    let mut next = world.pool.alloc_typed::<u8>(&world.other, LEN).unwrap();
+    assert_eq!(next.addr(), addr);
+    next.view_mut().fill(&world.other, 2).unwrap();
+    settle(&world.other);
+    gate.open();
+    assert_eq!(next.download().unwrap(), [2; LEN]);
 }
