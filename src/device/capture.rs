@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::awake::Queueing;
-use super::raw::RawGraph;
+use super::raw::{RawGraph, RawStream};
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
@@ -188,6 +188,18 @@ impl Recorder {
         (!ended).then(|| host_call::without_any(call))
     }
 
+    /// Returns an error if the driver does not capture `stream`, which is under this capture: work recorded on it would
+    /// be no part of the graph, and a wait for it would make the driver fail the capture.
+    pub(super) fn check_joined(&self, stream: RawStream) -> Result<()> {
+        match self.device.backend().stream_capturing(stream)? {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "stream",
+                "a capture of it was announced and has not begun, or has just ended: nothing on it can be waited for now",
+            )),
+        }
+    }
+
     /// Begins the driver's capture of `stream`.
     pub(super) fn begin(&self, stream: &Stream) -> Result<()> {
         let _recording = self.recording();
@@ -295,6 +307,10 @@ impl Recorder {
         };
         let backend = self.device.backend();
         let made = self.record_call(|| {
+            // Of another stream that is joining now, and has not yet.
+            if backend.stream_capturing(to)? && !seeded!("edge-from-outside-the-capture") {
+                self.check_joined(from)?;
+            }
             // An event of its own: recorded elsewhere later, it would still be part of this graph.
             let event = backend.event_create(false)?;
             let recorded = backend.event_record(event, from);

@@ -103,8 +103,10 @@ impl Event {
         let mut looks = 0;
         loop {
             if let Some(recorder) = timeline.recorder()
-                && let Some(recorded) =
-                    recorder.record_call(|| backend.event_record(self.raw, stream.raw()))
+                && let Some(recorded) = recorder.record_call(|| {
+                    recorder.check_joined(stream.raw())?;
+                    backend.event_record(self.raw, stream.raw())
+                })
             {
                 recorded?;
                 *marked = None;
@@ -137,22 +139,28 @@ impl Event {
                 "it is of another device than the stream",
             ));
         }
-        let wait = || self.device.backend().event_wait(stream.raw(), self.raw);
         let marked = lock(&self.marked);
         if let Some(capture) = &*lock(&self.captured) {
+            let wait = || self.device.backend().event_wait(stream.raw(), self.raw);
             return capture.wait(stream, wait);
         }
+        self.wait_outside(stream, marked.as_ref())
+    }
+
+    /// Makes the stream, or the gate of its capture, wait for the event, which is of no capture while the caller has
+    /// `marked` locked.
+    fn wait_outside(&self, stream: &Stream, marked: Option<&Marked>) -> Result<()> {
         let timeline = &stream.core().timeline;
         let raw = lock(&timeline.raw);
         let recorder = lock(&timeline.recorder).clone();
         if let Some(recorder) = recorder {
             // The event is not of the capture: its work comes before the graph.
-            drop((raw, marked));
-            return self.make_wait(recorder.gate());
+            drop(raw);
+            return self.wait_outside(recorder.gate(), marked);
         }
-        wait()?;
+        (self.device.backend()).event_wait(stream.raw(), self.raw)?;
         drop(raw);
-        if let Some(marked) = marked.as_ref() {
+        if let Some(marked) = marked {
             timeline.learn(
                 marked.timeline.uid,
                 match seeded!("event-wait-covers-work-behind-the-record") {

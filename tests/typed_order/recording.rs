@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::common::watched::Watched;
-use super::common::{Gate, on_every_device};
+use super::common::{BackendOf, Gate, on_every_device};
 use super::{LEN, World, settle, to_half};
 use half::f16;
 use warpool::convert::{GradScaler, ScalerConfig};
@@ -19,6 +19,7 @@ on_every_device! {
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
+    a_captured_stream_waits_for_none_that_has_not_joined_yet,
 }
 
 /// What the other thread uses.
@@ -168,4 +169,22 @@ fn what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free(device: 
     settle(&world.other);
     gate.open();
     assert_eq!(next.download().unwrap(), [2; LEN]);
+}
+
+fn a_captured_stream_waits_for_none_that_has_not_joined_yet(device: &Device) {
+    let world = World::new(device);
+    let mut noted = world.home.note_capture().unwrap();
+    world.other.wait_stream(&world.home).unwrap();
+    let (backend, raw) = (device.backend(), world.home.raw());
+    // As the other library does.
+    backend.capture_begin(raw).unwrap();
+    let refused = world.home.wait_stream(&world.other).unwrap_err();
+    assert!(refused.to_string().contains("not begun"), "{refused}");
+    let event = device.event().unwrap();
+    let refused = event.record(&world.other).unwrap_err();
+    assert!(refused.to_string().contains("not begun"), "{refused}");
+    let graph = backend.capture_end(raw).expect("a capture that went on");
+    backend.graph_destroy(graph).unwrap();
+    drop(noted.end().unwrap());
+    world.other.synchronize().unwrap();
 }
