@@ -36,10 +36,6 @@ pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn some(questions: Questions) -> Option<Questions> {
-    (!questions.is_empty()).then_some(questions)
-}
-
 impl Core {
     /// The timeline of a stream; `None` for [`FRESH`](crate::heap::FRESH).
     pub(super) fn timeline(&self, stream: StreamIndex) -> Option<Arc<Timeline>> {
@@ -63,9 +59,9 @@ impl Core {
                 None => last.push(epoch),
             }
         }
-        let mine = self.timeline(stream);
-        let waits = |mine| self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick));
-        mine.and_then(waits).unwrap_or_default()
+        self.timeline(stream).map_or_else(Vec::new, |mine| {
+            self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick))
+        })
     }
 
     /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
@@ -75,19 +71,18 @@ impl Core {
         self.waits_for(slot, behind.map(|(_, hole)| hole.epoch))
     }
 
-    /// The question `ask` for each of `epochs`; `None` without any.
+    /// The question `ask` for each of `epochs`.
     pub(super) fn questions(
         &self,
         epochs: impl IntoIterator<Item = Epoch>,
         ask: impl Fn(u64) -> Ask,
-    ) -> Option<Questions> {
-        let epochs = epochs.into_iter();
-        let each = epochs.filter_map(|it| Some((self.timeline(it.stream)?, ask(it.tick))));
-        some(each.collect())
+    ) -> Questions {
+        let question = |it: Epoch| Some((self.timeline(it.stream)?, ask(it.tick)));
+        epochs.into_iter().filter_map(question).collect()
     }
 
     /// Asks how far the other streams with memory for a block or slot of `bytes` are, if that memory has marks.
-    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
+    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Questions {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {
             let timeline = self.timeline(slot)?;
@@ -95,7 +90,7 @@ impl Core {
             let asks = timeline.is_marked(least);
             asks.then_some((timeline, Ask::Progress(least, most)))
         });
-        some(each.collect())
+        each.collect()
     }
 
     /// The first and the last tick that is not `done` of `slot`'s memory for a block or slot of `bytes`.
@@ -112,7 +107,7 @@ impl Core {
         ranges.reduce(|all, it| (all.0.min(it.0), all.1.max(it.1)))
     }
 
-    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Questions {
         let slabs = self.slabs.mixed().into_iter();
         let slots = slabs.flat_map(|id| self.slabs.get(id).epochs());
         let epochs = self.last_epochs().into_iter().chain(slots);
@@ -121,7 +116,7 @@ impl Core {
 
     /// Asks which stale mappings may go, one question for each stream. No request can map where a stale mapping is,
     /// and a question costs a fortieth of a mapping.
-    pub(super) fn ask_of_old(&self) -> Option<Questions> {
+    pub(super) fn ask_of_old(&self) -> Questions {
         let mut asked: Vec<Epoch> = Vec::new();
         for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {
             let epoch = self.extents.get(id).epoch;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::ask;
 use super::cache::stream_cache::rounded;
 use super::cache::thread_map::nearby;
 use super::cache::{Cached, wait_for};
+use super::job::Job;
 use super::observers::Event;
 use super::private::keep_block;
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
@@ -246,7 +246,7 @@ impl Block {
         // Private memory has no extent.
         let may_grow = more > 0 && !self.is_private() && !lane.timeline.is_captured();
         if may_grow {
-            (lane.shared).work(|core| ask::some(core.waits_to_grow(id, more, lane.slot)))?;
+            (lane.shared).work(|core| Job::asking(core.waits_to_grow(id, more, lane.slot)))?;
         }
         if more > 0 && !(may_grow && lane.shared.core.lock().grow(id, more, lane.slot)) {
             return Ok(false);

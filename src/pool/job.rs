@@ -72,16 +72,15 @@ pub(crate) struct Job {
     error: Option<Error>,
 }
 
-impl From<Questions> for Job {
-    fn from(questions: Questions) -> Self {
-        Self {
+impl Job {
+    /// Asks the questions, if there are any.
+    pub(crate) fn asking(questions: Questions) -> Option<Self> {
+        (!questions.is_empty()).then(|| Self {
             questions,
             ..Self::default()
-        }
+        })
     }
-}
 
-impl Job {
     /// Calls the driver, and may wait on the host. The caller has no lock.
     pub(crate) fn run(mut self) -> Self {
         let begin = Instant::now();

@@ -189,11 +189,9 @@ fn refuse_in_host_call(at: usize) -> Result<()> {
 /// Makes `waits`, then repeats the step: its memory is ready then, unless another thread took it. `None` after several
 /// such times: the step goes on without.
 fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
-    if waits.is_empty() || *left == 0 {
-        return None;
-    }
+    let job = Job::asking(waits).filter(|_| *left > 0)?;
     *left -= 1;
-    Some(Turn::Work(waits.into(), Then::Again))
+    Some(Turn::Work(job, Then::Again))
 }
 
 impl Shared {

@@ -3,7 +3,7 @@
 //! A stale mapping whose work is done is kept, and its addresses become a gap: see `Arena::keep`. It is unmapped
 //! when another mapping needs the addresses, with its handle, or when too many are kept. Releases are jobs (`job`).
 
-use super::ask::{self, Ask};
+use super::ask::Ask;
 use super::core::{Core, is_done};
 use super::job::{Job, Part};
 use super::mapping::{IdleFrame, first, total};
@@ -33,7 +33,7 @@ impl Core {
         let holes = idle.iter().map(|it| self.extents.get(it.hole).epoch);
         let holes = holes.filter(|_| !seeded!("released-under-queued-work"));
         let epochs = holes.chain(old.iter().map(|(_, old)| old.epoch));
-        let waits = self.questions(epochs, Ask::Done).unwrap_or_default();
+        let waits = self.questions(epochs, Ask::Done);
         let mut parts: Vec<_> = idle.into_iter().map(Part::Idle).collect();
         parts.extend(old.into_iter().map(|(id, old)| Part::Old(id, old)));
         let refused = self.arena.take_refused().into_iter();
@@ -155,7 +155,7 @@ impl Shared {
         // What the driver does not release stays idle memory, and is offered again next time.
         let _ = (self.catch_up(false))
             .and_then(|()| self.work(|core| core.begin_trim(core.soft_limit(), false)))
-            .and_then(|_| self.work(|core| core.ask_of_old()))
+            .and_then(|_| self.work(|core| Job::asking(core.ask_of_old())))
             .and_then(|_| self.work(Core::begin_reaping));
     }
 
@@ -166,8 +166,8 @@ impl Shared {
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
         let mut questions = self.transfer.ask_of_all_used(wait);
         self.work(|core| {
-            questions.append(&mut core.ask_of_all(ask).unwrap_or_default());
-            ask::some(questions)
+            questions.append(&mut core.ask_of_all(ask));
+            Job::asking(questions)
         })?;
         let mut core = self.core.lock();
         self.give_used(&mut core);

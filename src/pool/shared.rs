@@ -128,14 +128,14 @@ impl Shared {
     }
 
     /// Begins a job, runs it without the lock, and ends it; `None` if there is nothing to do.
-    pub(super) fn work<J: Into<Job>>(
+    pub(super) fn work(
         &self,
-        begin: impl FnOnce(&mut Core) -> Option<J>,
+        begin: impl FnOnce(&mut Core) -> Option<Job>,
     ) -> Result<Option<Grant>> {
         let Some(job) = begin(&mut self.core.lock()) else {
             return Ok(None);
         };
-        let outcome = job.into().run();
+        let outcome = job.run();
         self.core.lock().end(outcome)
     }
 

@@ -186,7 +186,7 @@ impl Lane {
         }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Blocks of the own stream need no wait. Another stream's may be in a batch already.
-            let lacks = !any || self.wait_for_batch(bytes).is_none();
+            let lacks = !any || self.wait_for_batch(bytes).is_empty();
             let gathered = lacks && self.gather(bytes, any, core);
             gathered.then(|| self.take_batch(bytes, waited))?
         })?;
@@ -201,12 +201,13 @@ impl Lane {
     }
 
     /// The wait after which the newest batch of `bytes` of another stream is ready, if there is one.
-    pub(crate) fn wait_for_batch(&self, bytes: u64) -> Option<Questions> {
+    pub(crate) fn wait_for_batch(&self, bytes: u64) -> Questions {
         let state = latch(&self.shared.transfer.state);
         let mut batches = state.batches.iter().rev();
-        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != self.slot)?;
-        let wait = Ask::Behind(Arc::clone(&self.stream.timeline), newest.tick);
-        Some(vec![(Arc::clone(&newest.timeline), wait)])
+        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != self.slot);
+        let mine = Arc::clone(&self.stream.timeline);
+        let wait = newest.map(|it| (Arc::clone(&it.timeline), Ask::Behind(mine, it.tick)));
+        wait.into_iter().collect()
     }
 
     /// Makes a batch in the first other lane of the stream, or of `any` stream, that has blocks of `bytes`.

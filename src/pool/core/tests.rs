@@ -73,8 +73,8 @@ impl Made {
     }
 
     /// Runs a job and books what came of it, if there is one.
-    pub(in crate::pool) fn run(&mut self, job: Option<impl Into<Job>>) -> Result<Option<Grant>> {
-        job.map_or(Ok(None), |job| self.core.end(job.into().run()))
+    pub(in crate::pool) fn run(&mut self, job: Option<Job>) -> Result<Option<Grant>> {
+        job.map_or(Ok(None), |job| self.core.end(job.run()))
     }
 
     /// A handle of a granule at `at` that the books know nothing of.

@@ -5,6 +5,7 @@ use crate::heap::UNIT;
 use crate::heap::{Epoch, FRESH, StreamIndex};
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, core};
+use crate::pool::job::Job;
 
 /// A core with this many streams in all, each its slot.
 fn with_streams(count: usize) -> (Made, Vec<StreamIndex>, impl Sized) {
@@ -139,7 +140,7 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
         if taken {
             assert!(made.core.take_best(slot, bytes).is_none());
             let waits = made.core.unify(slot);
-            made.run(Some(waits)).unwrap();
+            made.run(Job::asking(waits)).unwrap();
             assert!(made.core.unify(slot).is_empty());
             grant = made.core.take_best(slot, bytes);
         }

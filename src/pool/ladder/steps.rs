@@ -2,7 +2,6 @@
 
 use super::{Climb, Then, Turn, wait};
 use crate::heap::size_class::is_slot;
-use crate::pool::ask;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
 use crate::pool::mapping::total;
@@ -12,8 +11,8 @@ use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 const NEXT: Turn = Turn::Then(Then::Next);
 const LOOK: Turn = Turn::Then(Then::Look);
 
-fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Turn {
-    job.map_or(NEXT, |job| Turn::Work(job.into(), then))
+fn work_or_next(job: Option<Job>, then: Then) -> Turn {
+    job.map_or(NEXT, |job| Turn::Work(job, then))
 }
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
@@ -27,10 +26,10 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Asks the driver how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
-    let mut questions = (core.ask_how_far(climb.lane.slot, climb.bytes)).unwrap_or_default();
+    let mut questions = core.ask_how_far(climb.lane.slot, climb.bytes);
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
-    work_or_next(ask::some(questions), Then::Look)
+    work_or_next(Job::asking(questions), Then::Look)
 }
 
 /// Maps new memory, as [`Core::begin_overlapping`] says.
@@ -50,13 +49,13 @@ pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         return NEXT;
     }
     let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
-    work_or_next(ask::some(waits), Then::Look)
+    work_or_next(Job::asking(waits), Then::Look)
 }
 
 /// Makes all streams wait for the other uses of blocks that they freed.
 pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Turn {
     let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
-    work_or_next(ask::some(waits), Then::Look)
+    work_or_next(Job::asking(waits), Then::Look)
 }
 
 /// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
@@ -66,8 +65,7 @@ pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
             return Turn::Served(grant);
         }
-        let waits = lane.wait_for_batch(bytes).unwrap_or_default();
-        if let Some(turn) = wait(waits, &mut climb.waits_left) {
+        if let Some(turn) = wait(lane.wait_for_batch(bytes), &mut climb.waits_left) {
             return turn;
         }
     }
@@ -117,7 +115,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
 
 /// Asks the driver which stale mappings may go.
 pub(super) fn ask_of_old(_: &mut Climb<'_>, core: &mut Core) -> Turn {
-    work_or_next(core.ask_of_old(), Then::Next)
+    work_or_next(Job::asking(core.ask_of_old()), Then::Next)
 }
 
 /// Unmaps stale mappings whose work is done.

@@ -8,6 +8,7 @@ use super::Placement;
 use crate::heap::Epoch;
 use crate::pool::ask::Ask;
 use crate::pool::core::tests::{Made, core};
+use crate::pool::job::Job;
 use crate::pool::mapping::tests::{take_mapped, two_apart};
 use crate::pool::{HandleSize, PoolConfig};
 
@@ -16,7 +17,7 @@ pub(in crate::pool) fn trim(made: &mut Made, keep: u64) -> u64 {
     let before = made.core.arena.reserved();
     if before > keep {
         let asked = made.core.ask_of_all(Ask::Done);
-        made.run(asked).unwrap();
+        made.run(Job::asking(asked)).unwrap();
         made.core.merge_done();
     }
     let job = made.core.begin_trim(keep, true);
@@ -38,7 +39,7 @@ fn an_old_place_goes_once_the_work_that_used_it_is_done_whoever_saw_that() {
     let begin = Instant::now();
     while !made.core.retiring.is_empty() {
         let asked = made.core.ask_of_old();
-        made.run(asked).unwrap();
+        made.run(Job::asking(asked)).unwrap();
         let reaped = made.core.begin_reaping();
         made.run(reaped).unwrap();
         made.core.check().unwrap();
@@ -73,7 +74,7 @@ fn each_stream_is_asked_once_of_its_old_mappings() {
         made.core.extents.give(id, epoch, |_| false);
         made.core.retiring.push_back(id);
     }
-    let asked = made.core.ask_of_old().unwrap();
+    let asked = made.core.ask_of_old();
     let uid = |stream| made.core.timeline(stream).unwrap().uid;
     assert_eq!(
         (asked.iter().map(|(of, _)| of.uid)).collect::<Vec<_>>(),

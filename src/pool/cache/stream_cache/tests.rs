@@ -42,7 +42,7 @@ impl World {
         let mut core = self.pool.shared().core.lock();
         let mut take_over = |waited| lane.take_over(BYTES, any, waited, &mut core);
         let grant = match (take_over(false), lane.wait_for_batch(BYTES)) {
-            (None, Some(waits)) => {
+            (None, waits) if !waits.is_empty() => {
                 ask::put(&waits, &mut core.steps.waits).unwrap();
                 lane.take_over(BYTES, false, true, &mut core)
             }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::heap::Epoch;
+use crate::pool::job::Job;
 use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
@@ -58,19 +59,19 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     let hold = made.core.add_stream(&third.core().timeline, false);
     let waiting = *hold;
     assert!(
-        made.core.ask_how_far(slot, UNIT).is_none(),
+        made.core.ask_how_far(slot, UNIT).is_empty(),
         "nothing waits for any"
     );
     let hole = made.hole(0, UNIT, other);
     made.core.wait_for(waiting, hole.epoch);
-    assert!(made.core.ask_how_far(other, UNIT).is_none());
+    assert!(made.core.ask_how_far(other, UNIT).is_empty());
     // The hole is too small.
-    assert!(made.core.ask_how_far(slot, 2 * UNIT).is_none());
-    assert!(made.core.ask_how_far(slot, 16).is_some());
+    assert!(made.core.ask_how_far(slot, 2 * UNIT).is_empty());
+    assert!(!made.core.ask_how_far(slot, 16).is_empty());
     assert!(!made.core.is_behind(slot, hole.epoch));
     let begin = Instant::now();
     while !made.core.is_behind(slot, hole.epoch) {
-        let job = made.core.ask_how_far(slot, UNIT);
+        let job = Job::asking(made.core.ask_how_far(slot, UNIT));
         assert!(job.is_some());
         made.run(job).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(10));
@@ -246,7 +247,7 @@ fn holes_side_by_side_are_one_behind_a_wait_for_both() {
         before + 1,
         "nothing is waited for"
     );
-    made.run(Some(waits)).unwrap();
+    made.run(Job::asking(waits)).unwrap();
     assert!(made.core.unify(slot).is_empty());
     assert_eq!(made.core.extents.holes(), before);
     let hole = made.at(0);

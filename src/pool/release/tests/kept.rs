@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
+use crate::pool::job::Job;
 use crate::pool::tuning::MOST_KEPT;
 use crate::pool::{HandleSize, PoolConfig};
 
@@ -39,7 +40,7 @@ fn move_all(made: &mut Made, from: &[u64], to: u64) -> Result<()> {
 /// Nothing uses the old mappings any more.
 fn reap(made: &mut Made) {
     let asked = made.core.ask_of_old();
-    made.run(asked).unwrap();
+    made.run(Job::asking(asked)).unwrap();
     let job = made.core.begin_reaping();
     made.run(job).unwrap();
     made.core.check().unwrap();
@@ -215,7 +216,7 @@ fn a_mapping_found_done_while_its_handle_is_given_back_is_not_kept_for_ever() {
     let (mut made, granule) = made(1, 1);
     move_all(&mut made, &[0], 10 * granule).unwrap();
     let asked = made.core.ask_of_old();
-    made.run(asked).unwrap();
+    made.run(Job::asking(asked)).unwrap();
     // Not of a trim, which takes old mappings down too.
     made.core.merge_done();
     let release = made.core.begin_trim(0, false).unwrap();
