@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::core::{Core, is_done};
 use super::tuning::{HOLES_LOOKED_AT, PENDING_LOOKED_AT};
-use crate::device::Timeline;
+use crate::device::{Timeline, raise};
 use crate::error::Result;
 use crate::heap::{Epoch, Id, StreamIndex, size_class::is_slot};
 use crate::seeded::seeded;
@@ -49,19 +49,12 @@ impl Core {
         stream: StreamIndex,
         epochs: impl IntoIterator<Item = Epoch>,
     ) -> Questions {
-        let mut last: Vec<Epoch> = Vec::new();
-        for epoch in epochs {
-            if self.is_ordered(stream, epoch) {
-                continue;
-            }
-            match last.iter_mut().find(|it| it.stream == epoch.stream) {
-                Some(it) => it.tick = it.tick.max(epoch.tick),
-                None => last.push(epoch),
-            }
+        let (mine, mut last) = (self.timeline(stream), Vec::new());
+        for it in (epochs.into_iter()).filter(|&it| !self.is_ordered(stream, it)) {
+            (self.timeline(it.stream).iter()).for_each(|theirs| raise(&mut last, theirs, it.tick));
         }
-        self.timeline(stream).map_or_else(Vec::new, |mine| {
-            self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick))
-        })
+        let wait = |(theirs, tick)| Some((theirs, Ask::Behind(mine.clone()?, tick)));
+        last.into_iter().filter_map(wait).collect()
     }
 
     /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
