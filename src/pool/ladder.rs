@@ -316,27 +316,21 @@ impl Shared {
     /// one says to try the request again.
     pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // Memory that growing buffers no longer use goes before anything is moved.
-        if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
-            self.retries.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
+        let settled = !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0;
         let steps = lock(&self.relief).clone();
-        for (rank, step) in steps {
-            let Some(_asked) = Asked::of(self.uid, rank) else {
-                return false;
-            };
+        let mut helps = steps.iter().map_while(|(rank, step)| {
+            let _asked = Asked::of(self.uid, *rank)?;
             let pressure = Pressure {
                 requested: bytes,
                 stream,
                 figures: self.figures(bytes),
                 grows,
             };
-            if step(&pressure) == Relief::Retry {
-                self.retries.fetch_add(1, Ordering::Relaxed);
-                return true;
-            }
-        }
-        false
+            Some(step(&pressure) == Relief::Retry)
+        });
+        let helped = settled || helps.any(|helps| helps);
+        (self.retries).fetch_add(u64::from(helped), Ordering::Relaxed);
+        helped
     }
 
     fn figures(&self, bytes: u64) -> OutOfMemory {
