@@ -219,7 +219,7 @@ impl Pool {
     #[inline(never)]
     fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
         if let Some(lane) = missed {
-            return lane.alloc_missed(bytes);
+            return lane.alloc_missed(bytes, lane.slots);
         }
         let lane = self.lane(stream)?;
         lane.alloc(bytes, lane.slots)

@@ -226,7 +226,7 @@ impl Lane {
         }
         state.miss(bytes);
         drop(state);
-        self.alloc_core(bytes, requested)
+        self.alloc_missed(requested, slots)
     }
 
     /// As [`Lane::alloc`], without the registered relief steps; `None` if memory is short.
@@ -235,13 +235,9 @@ impl Lane {
         Ok(granted.map(|grant| self.granted(grant, bytes, bytes)))
     }
 
-    /// As [`Lane::alloc`], for a request that [`Lane::serve_kept`] missed.
-    pub(crate) fn alloc_missed(&self, requested: u64) -> Result<Block> {
-        self.alloc_core(size_class::rounded(requested, self.slots), requested)
-    }
-
-    /// A block of `bytes`. If that is a slot and there is no memory for a slab, a larger block.
-    fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
+    /// As [`Lane::alloc`], for a request that the cache missed. If there is no memory for a slab, a larger block.
+    pub(crate) fn alloc_missed(&self, requested: u64, slots: bool) -> Result<Block> {
+        let bytes = size_class::rounded(requested, slots);
         let kept = self.take_ready_batch(bytes, requested);
         if let Some(kept) = kept.or_else(|| self.take_near(bytes, requested)) {
             return Ok(Block::new(self, kept.id, kept.addr, kept.bytes, requested));
