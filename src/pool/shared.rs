@@ -175,10 +175,10 @@ impl Shared {
 
     /// Retires lanes that no thread finds any more. The caller drops them without a lock: a stream may end with its
     /// last lane.
-    fn retire(&self, lanes: &[Arc<Lane>]) {
-        lanes.iter().for_each(|lane| lane.wait_for_used());
+    fn retire(&self, lanes: &[(u64, Arc<Lane>)]) {
+        lanes.iter().for_each(|(_, lane)| lane.wait_for_used());
         let mut core = self.core.lock();
-        lanes.iter().for_each(|lane| lane.retire(&mut core));
+        (lanes.iter()).for_each(|(_, lane)| lane.retire(&mut core));
     }
 
     /// Sends the noted events to the subscriber, without a lock of the pool.
@@ -218,9 +218,8 @@ impl Drop for Shared {
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
         let lanes = lock(&self.lanes).by_handle.remove(&handle);
-        let lanes = lanes.into_iter().flatten().map(|(_, lane)| lane);
         let lanes = lanes.filter(|_| !seeded!("retired-stream-keeps-its-cache"));
-        self.retire(&lanes.collect::<Vec<_>>());
+        self.retire(&lanes.unwrap_or_default());
     }
 
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {

@@ -95,10 +95,10 @@ impl Lanes {
         lanes.push((this_thread(), lane));
     }
 
-    pub(crate) fn close(&mut self) -> Vec<Arc<Lane>> {
+    pub(crate) fn close(&mut self) -> Vec<(u64, Arc<Lane>)> {
         self.closed = true;
-        let lanes = std::mem::take(&mut self.by_handle).into_values().flatten();
-        lanes.map(|(_, lane)| lane).collect()
+        let lanes = std::mem::take(&mut self.by_handle);
+        lanes.into_values().flatten().collect()
     }
 }
 
