@@ -86,11 +86,8 @@ impl Core {
         let lacking = placement.to_map - total(&frames);
         let sizes = lacking..=lacking + placement.spare;
         let fits = |it: &IdleFrame| lacking > 0 && sizes.contains(&it.frame.bytes);
-        let Some(large) = rest
-            .into_iter()
-            .filter(fits)
-            .min_by_key(|it| it.frame.bytes)
-        else {
+        let large = rest.into_iter().filter(fits);
+        let Some(large) = large.min_by_key(|it| it.frame.bytes) else {
             return (placement, frames);
         };
         frames.push(large);
