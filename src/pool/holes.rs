@@ -78,15 +78,12 @@ impl Core {
         has_one: bool,
     ) -> impl Iterator<Item = StreamIndex> + use<> {
         let streams = self.extents.slots() - 1;
+        // An allocation and its free change up to four holes.
+        let turn = || (self.extents.changes() / 4 % u64::from(streams)) as StreamIndex;
         let (first, count) = match has_one && streams > ALL_STREAMS {
-            // An allocation and its free change up to four holes.
-            true => (
-                (self.extents.changes() / 4) % u64::from(streams),
-                OTHER_STREAMS,
-            ),
+            true => (turn(), OTHER_STREAMS),
             false => (0, streams),
         };
-        let first = first as StreamIndex;
         (first..first + count)
             .map(move |at| 1 + at % streams)
             .filter(move |&other| other != slot)

@@ -134,10 +134,8 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         return Turn::Moves(steals);
     }
     // If the device has no memory, there may still be idle handles.
-    let then = match core.is_refused(climb.terms) {
-        true => Then::Next,
-        false => Then::Again,
-    };
+    let refused = core.is_refused(climb.terms);
+    let then = if refused { Then::Next } else { Then::Again };
     let has_all = plan.lacking == 0;
     let job = has_all.then(|| core.begin_mapping(climb.lane.slot, plan.placement, &plan.idle));
     work_or_next(job.flatten(), then)
@@ -206,8 +204,5 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     if core.under_way.jobs > 0 && !in_the_way {
         return Turn::Wait;
     }
-    match climb.helped {
-        true => Turn::Relief,
-        false => NEXT,
-    }
+    if climb.helped { Turn::Relief } else { NEXT }
 }
