@@ -26,19 +26,17 @@
 //!
 //! A driver's graph is not synchronised: two threads may not record into it at once, nor may one record while another
 //! ends the capture. An event that was recorded in a capture is part of its graph too. So all such calls of a device
-//! hold its lock ([`Recorder::recording`]). Calls for other streams are only counted ([`Timeline::queue`]), and a
-//! stream that enters a capture waits for its own calls that have begun.
+//! hold its lock ([`Recorder::recording`]). For calls that queue work, see the module `calls`.
 
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::awake::Queueing;
 use super::raw::{RawGraph, RawStream};
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, MutexGuard, pause, wait};
+use crate::sync::{Mutex, MutexGuard, wait};
 
 /// Number of captures by other libraries in this process. While there are any, driver calls are made in the
 /// driver's relaxed mode; otherwise they might break a capture in another mode.
@@ -184,8 +182,12 @@ impl Recorder {
     /// another one.
     pub(super) fn record_call<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let _recording = self.recording();
-        let ended = lock(&self.state).ended;
-        (!ended).then(|| host_call::without_any(call))
+        (!self.has_ended()).then(|| host_call::without_any(call))
+    }
+
+    /// Whether the capture has ended; it does not end while the caller has the [lock](Recorder::recording).
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.state).ended
     }
 
     /// Returns an error if the driver does not capture `stream`, which is under this capture: work recorded on it would
@@ -424,48 +426,6 @@ impl Recorder {
         for kept in kept.into_iter().rev() {
             kept.release(&self.gate);
         }
-    }
-}
-
-impl Timeline {
-    /// Makes a driver call that queues work on the stream: under capture, alone. `call` does not call the application.
-    #[inline]
-    pub(crate) fn queue<R>(&self, call: impl FnOnce() -> R) -> R {
-        let mut looks = 0;
-        loop {
-            let counted = Queueing::counted(&self.calls);
-            // A capture that begins from now on waits for the call.
-            let captures = self.captures.load(Ordering::SeqCst);
-            if captures.is_multiple_of(2) {
-                return call();
-            }
-            drop(counted);
-            if let Some(recorder) = self.recorder() {
-                let _recording = recorder.recording();
-                // The stream is about to leave a capture that has ended, and may enter another one.
-                let ended = lock(&recorder.state).ended;
-                let _counted = ended.then(|| Queueing::counted(&self.calls));
-                if self.captures.load(Ordering::SeqCst) == captures {
-                    return host_call::without_any(call);
-                }
-            }
-            pause(looks);
-            looks += 1;
-        }
-    }
-
-    /// Waits until no thread is making a driver call that queues work on the stream.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in a host call, which the driver may wait for in such a call.
-    fn wait_for_calls(&self) -> Result<()> {
-        let mut looks = 0;
-        while self.calls.load(Ordering::SeqCst) > 0 && !seeded!("capture-begins-amid-a-call") {
-            host_call::may_wait()?;
-            pause(looks);
-            looks += 1;
-        }
-        Ok(())
     }
 }
 

@@ -25,6 +25,7 @@ mod access_entries;
 mod access_log;
 mod awake;
 pub(crate) mod backend;
+mod calls;
 mod capture;
 mod capture_emulation;
 mod cuda;

@@ -183,7 +183,7 @@ pub(crate) struct Timeline {
     pub(super) left: AtomicU64,
     /// Number of operations that are queueing work on the stream now, in two counts: see the module `awake`.
     pub(super) queueing: [AtomicU64; 2],
-    /// Number of driver calls that are queueing work on the stream now, outside of captures.
+    /// Number of driver calls that are queueing work on the stream now, outside of captures: see the module `calls`.
     pub(super) calls: AtomicU64,
 }
 
