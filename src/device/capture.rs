@@ -37,6 +37,8 @@ use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, wait};
+#[cfg(all(test, feature = "convert"))]
+use {super::structure::Device, crate::sync::try_lock};
 
 /// Number of captures by other libraries in this process. While there are any, driver calls are made in the
 /// driver's relaxed mode; otherwise they might break a capture in another mode.
@@ -425,6 +427,18 @@ impl Recorder {
         };
         for kept in kept.into_iter().rev() {
             kept.release(&self.gate);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "convert"))]
+impl Device {
+    /// Tells whether a thread holds the lock of [`Recorder::recording`] now.
+    pub(crate) fn recording_is_held(&self) -> impl Fn() -> bool + Send + use<> {
+        let inner = Arc::downgrade(&self.inner);
+        move || {
+            let inner = inner.upgrade();
+            inner.is_some_and(|inner| try_lock(&inner.recording).is_none())
         }
     }
 }

@@ -64,6 +64,8 @@ pub(crate) use awake::Queueing;
 #[doc(hidden)]
 pub use backend::{Backend, HandleCounts};
 pub use backend::{DeviceInfo, DeviceKind};
+#[cfg(all(test, feature = "convert"))]
+pub(crate) use cuda::faults::gpu_of;
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 #[doc(hidden)]

@@ -55,8 +55,8 @@ impl Words {
             // SAFETY: the range was just mapped, and stays mapped until the table is dropped, which
             // is after the stream's work.
             unsafe {
-                let backend = self.device.backend();
-                (stream.core().timeline).queue(|| backend.fill(at, 0, granule, stream.raw()))?;
+                // On a stream of the crate's own, which no capture has.
+                self.device.backend().fill(at, 0, granule, stream.raw())?;
             }
             self.mapped.push(memory);
         }

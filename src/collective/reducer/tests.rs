@@ -1,10 +1,13 @@
 //! Which work of a reducer overlaps with which, on the reducer's own streams.
 
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::collective::transport::{Call, Transport};
 use crate::convert::convert;
+use crate::device::{DeviceInfo, gpu_of};
+use crate::driver::fake::Machine;
 use crate::{Device, PoolConfig};
 
 const TENSORS: usize = 300;
@@ -85,4 +88,83 @@ fn a_bucket_of_several_launches_is_averaged_whole() {
     assert_eq!(wrong, None);
     let largest = reducer.largest().download(&stream).unwrap();
     assert_eq!(largest, [2010.0 / 1024.0]);
+}
+
+/// A rank whose sums are not made, and whether a lock was held as each was queued.
+struct Noted<F> {
+    device: Device,
+    is_held: Mutex<F>,
+    calls: Mutex<Vec<bool>>,
+}
+
+impl<F: Fn() -> bool + Send> Transport for Noted<F> {
+    fn rank(&self) -> u32 {
+        0
+    }
+    fn size(&self) -> u32 {
+        2
+    }
+    fn device(&self) -> &Device {
+        &self.device
+    }
+    fn peers(&self) -> &[DeviceInfo] {
+        &[]
+    }
+    fn check_capture(&self) -> Result<()> {
+        Ok(())
+    }
+    unsafe fn queue(&self, _: &Stream, _: &[Call]) -> Result<()> {
+        let is_held = self.is_held.lock().unwrap()();
+        self.calls.lock().unwrap().push(is_held);
+        Ok(())
+    }
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+    fn abort(&self) -> Result<()> {
+        Ok(())
+    }
+    fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn each_call_of_a_captured_step_is_made_under_the_lock_of_recording() {
+    let machine = Machine::with_gpu(1 << 30).unwrap();
+    let device = gpu_of(&machine);
+    let transport = Arc::new(Noted {
+        is_held: Mutex::new(device.recording_is_held()),
+        calls: Mutex::default(),
+        device: device.clone(),
+    });
+    let comm = Comm {
+        transport: transport.clone(),
+        twin: Arc::default(),
+    };
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    for (feedback, wire) in [(false, Wire::F16), (true, Wire::F16), (true, Wire::E4m3)] {
+        let config = ReducerConfig::default().bucket_bytes(1 << 12);
+        let config = config.wire(wire).feedback(feedback);
+        let mut reducer = Reducer::new(&pool, &stream, &comm, &[10_000, 24], config).unwrap();
+        let capture = stream.begin_capture().unwrap();
+        machine.recorded();
+        transport.calls.lock().unwrap().clear();
+        (0..2).for_each(|tensor| reducer.ready(tensor).unwrap());
+        reducer.finish().unwrap();
+        let sums = std::mem::take(&mut *transport.calls.lock().unwrap());
+        assert!(
+            sums.len() > 1 && sums.iter().all(|is_held| *is_held),
+            "{sums:?}"
+        );
+        let calls = machine.recorded();
+        let beside: Vec<_> = calls.iter().filter(|(_, is_held)| !is_held).collect();
+        assert!(beside.is_empty(), "{beside:?}");
+        assert!(
+            calls.iter().any(|(call, _)| *call == "a kernel"),
+            "{calls:?}"
+        );
+        drop(capture.end().unwrap());
+    }
 }

@@ -13,7 +13,7 @@ mod backend;
 mod context;
 // The fault paths include conversions.
 #[cfg(all(test, feature = "convert"))]
-mod faults;
+pub(super) mod faults;
 mod kernels;
 mod memory;
 

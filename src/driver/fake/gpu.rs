@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::device::{Addr, Backend, HandleCounts, Phys, RawEvent, RawStream, is_running};
 use crate::driver::calls::CuMemPool;
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(super) const INVALID_VALUE: c_int = 1;
@@ -74,20 +75,57 @@ pub(super) struct Gpu {
     pub(super) access: Mutex<HashMap<u64, Vec<c_int>>>,
     /// Page-locked host memory: bytes by address.
     pub(super) pinned: Mutex<HashMap<u64, u64>>,
+    pub(super) records: Mutex<Records>,
+}
+
+/// The calls that used a graph which is being captured, by whether a lock was held.
+#[derive(Default)]
+pub(super) struct Records {
+    /// Whether the lock is held now.
+    pub(super) is_held: Option<Box<dyn Fn() -> bool + Send>>,
+    pub(super) calls: Vec<(&'static str, bool)>,
+}
+
+impl Records {
+    fn note(&mut self, call: &'static str) {
+        if let Some(is_held) = &self.is_held {
+            self.calls.push((call, is_held()));
+        }
+    }
 }
 
 impl Gpu {
     /// Whether the host memory at this address is page-locked: copies then read it when they run.
     pub(super) fn is_pinned(&self, addr: u64) -> bool {
-        let pinned = crate::sync::plain::lock(&self.pinned);
+        let pinned = lock(&self.pinned);
         pinned
             .iter()
             .any(|(from, bytes)| (*from..from + bytes).contains(&addr))
     }
 
-    /// Delays the stream before the next work, so that code after a failed call finds that work
+    /// Notes a call that begins or ends a capture.
+    pub(super) fn captures(&self, call: &'static str) {
+        lock(&self.records).note(call);
+    }
+
+    /// Notes a call for the stream if it is captured.
+    pub(super) fn uses_stream(&self, call: &'static str, stream: *mut std::ffi::c_void) {
+        if let Ok(true) = self.host.stream_capturing(RawStream(stream as u64)) {
+            self.captures(call);
+        }
+    }
+
+    /// Notes a call for the event if it was recorded in a capture.
+    pub(super) fn uses_event(&self, call: &'static str, event: *mut std::ffi::c_void) {
+        if let Err(Error::Driver { .. }) = self.host.event_query(RawEvent(event as u64)) {
+            self.captures(call);
+        }
+    }
+
+    /// Notes the call, and delays the stream before the next work, so that code after a failed call finds that work
     /// still running, as on a GPU.
-    pub(super) fn late(&self, stream: *mut std::ffi::c_void) {
+    pub(super) fn late(&self, call: &'static str, stream: *mut std::ffi::c_void) {
+        self.uses_stream(call, stream);
         // Refused under capture, where nothing runs.
         let wait = Box::new(|| std::thread::sleep(LATE));
         let _ = self.host.host_call(RawStream(stream as u64), wait);

@@ -267,6 +267,7 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     stream: CuStream,
 ) -> c_int {
     answer(|gpu| {
+        gpu.uses_stream("cuMemAllocFromPoolAsync", stream);
         gpu.host.stream_id(RawStream(stream as u64))?;
         let taken = take(gpu, bytes as u64, pool)?;
         // SAFETY: the caller passes space for one address.
@@ -279,6 +280,7 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuMemFreeAsync(addr: u64, stream: CuStream) -> c_int {
     answer(|gpu| {
+        gpu.uses_stream("cuMemFreeAsync", stream);
         gpu.host.stream_sync(RawStream(stream as u64))?;
         let mut pools = lock(&gpu.pools);
         let gone = || Error::invalid("addr", "no block begins there");

@@ -52,6 +52,7 @@ impl Machine {
             pools: Mutex::default(),
             access: Mutex::default(),
             pinned: Mutex::default(),
+            records: Mutex::default(),
         });
         *GPU.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gpu));
         CONTEXTS.with_borrow_mut(Vec::clear);
@@ -66,6 +67,16 @@ impl Machine {
     /// The GPUs that may use each existing mapping.
     pub(crate) fn access(&self) -> Vec<Vec<c_int>> {
         lock(&self.gpu.access).values().cloned().collect()
+    }
+
+    /// Notes from now on, for each call that uses a graph which is being captured, whether a lock is held.
+    pub(crate) fn record_under(&self, is_held: impl Fn() -> bool + Send + 'static) {
+        lock(&self.gpu.records).is_held = Some(Box::new(is_held));
+    }
+
+    /// The calls noted since the last time, and whether the lock was held in each.
+    pub(crate) fn recorded(&self) -> Vec<(&'static str, bool)> {
+        std::mem::take(&mut lock(&self.gpu.records).calls)
     }
 
     /// The objects not released yet.
@@ -95,7 +106,7 @@ impl Drop for Machine {
 /// The same as for [`Backend::launch`].
 pub(crate) unsafe fn run_kernel(launch: &Launch, stream: *mut std::ffi::c_void) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("a kernel", stream);
         // SAFETY: the caller guarantees the ranges.
         unsafe { gpu.host.launch(launch, RawStream(stream as u64)) }
     })

@@ -99,13 +99,17 @@ pub(super) unsafe extern "C" fn cuStreamBeginCapture(stream: CuStream, mode: c_i
     if mode != CAPTURE_RELAXED {
         return INVALID_VALUE;
     }
-    in_context(|gpu| gpu.host.capture_begin(of(stream)))
+    in_context(|gpu| {
+        gpu.captures("cuStreamBeginCapture");
+        gpu.host.capture_begin(of(stream))
+    })
 }
 
 /// # Safety
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -> c_int {
     answer(|gpu| {
+        gpu.captures("cuStreamEndCapture");
         let made = gpu.host.capture_end(of(stream))?;
         lock(&gpu.graphs).insert(made.0, false);
         // SAFETY: the caller passes space for one handle.
@@ -146,7 +150,7 @@ pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CuGraph) -> c_int {
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("cuGraphLaunch", stream);
         // SAFETY: the caller guarantees the memory that the graph uses.
         unsafe { gpu.host.graph_launch(RawGraph(exec as u64), of(stream)) }
     })
@@ -165,7 +169,11 @@ pub(super) unsafe extern "C" fn cuStreamWaitEvent(
     event: CuEvent,
     _flags: c_uint,
 ) -> c_int {
-    answer(|gpu| gpu.host.event_wait(of(stream), RawEvent(event as u64)))
+    answer(|gpu| {
+        gpu.uses_stream("cuStreamWaitEvent", stream);
+        gpu.uses_event("cuStreamWaitEvent", event);
+        gpu.host.event_wait(of(stream), RawEvent(event as u64))
+    })
 }
 
 /// # Safety
@@ -183,13 +191,20 @@ pub(super) unsafe extern "C" fn cuEventCreate(event: *mut CuEvent, flags: c_uint
 /// # Safety
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuEventDestroy(event: CuEvent) -> c_int {
-    answer(|gpu| gpu.host.event_destroy(RawEvent(event as u64)))
+    answer(|gpu| {
+        gpu.uses_event("cuEventDestroy", event);
+        gpu.host.event_destroy(RawEvent(event as u64))
+    })
 }
 
 /// # Safety
 /// The requirements of the driver's call.
 pub(super) unsafe extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> c_int {
-    answer(|gpu| gpu.host.event_record(RawEvent(event as u64), of(stream)))
+    answer(|gpu| {
+        gpu.uses_stream("cuEventRecord", stream);
+        gpu.uses_event("cuEventRecord", event);
+        gpu.host.event_record(RawEvent(event as u64), of(stream))
+    })
 }
 
 /// # Safety
@@ -230,7 +245,7 @@ pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync(
     stream: CuStream,
 ) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("cuMemcpyHtoDAsync", stream);
         if gpu.is_pinned(src as u64) || gpu.host.stream_capturing(of(stream))? {
             // SAFETY: the caller guarantees both ranges until the copy is done, or as long as the graph lives.
             return unsafe { gpu.host.copy_in(dst, src.cast(), bytes as u64, of(stream)) };
@@ -258,7 +273,7 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync(
     stream: CuStream,
 ) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("cuMemcpyDtoHAsync", stream);
         // SAFETY: the caller guarantees both ranges.
         unsafe { gpu.host.copy_out(dst.cast(), src, bytes as u64, of(stream)) }
     })
@@ -273,7 +288,7 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync(
     stream: CuStream,
 ) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("cuMemcpyDtoDAsync", stream);
         // SAFETY: the caller guarantees both ranges.
         unsafe { gpu.host.copy_within(dst, src, bytes as u64, of(stream)) }
     })
@@ -288,7 +303,7 @@ pub(super) unsafe extern "C" fn cuMemsetD8Async(
     stream: CuStream,
 ) -> c_int {
     answer(|gpu| {
-        gpu.late(stream);
+        gpu.late("cuMemsetD8Async", stream);
         // SAFETY: the caller guarantees the range.
         unsafe { gpu.host.fill(dst, byte, bytes as u64, of(stream)) }
     })
@@ -316,6 +331,7 @@ pub(super) unsafe extern "C" fn cuLaunchHostFunc(
 ) -> c_int {
     let call = Call(work, data);
     answer(|gpu| {
+        gpu.uses_stream("cuLaunchHostFunc", stream);
         gpu.host
             .host_call(of(stream), Box::new(move || call.make()))
     })

@@ -12,6 +12,7 @@ mod own;
 #[path = "../../../../tests/errors/paths.rs"]
 mod paths;
 mod peers;
+mod recorded;
 #[path = "../../../../tests/common/variables.rs"]
 mod variables;
 
@@ -81,6 +82,15 @@ impl Rig {
         let backend = open_on(self.driver, Some(self.kernels), 0)?;
         Ok(Device::from_backend(backend))
     }
+}
+
+/// The GPU of a machine that notes which calls use a graph under capture.
+pub(crate) fn gpu_of(machine: &Machine) -> Device {
+    let rig = Rig::of(machine);
+    rig.driver.init().unwrap();
+    let device = rig.open().unwrap();
+    machine.record_under(device.recording_is_held());
+    device
 }
 
 #[derive(Clone, Copy)]
