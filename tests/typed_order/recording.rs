@@ -12,14 +12,25 @@ use super::{LEN, World, settle, to_half};
 use half::f16;
 use warpool::convert::{GradScaler, ScalerConfig};
 use warpool::device::{Capture, Event};
+use warpool::movable::Movable;
 use warpool::{Device, PoolBuf};
 
 on_every_device! {
     one_thread_at_a_time_records_into_a_graph,
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
+    an_event_is_not_recorded_again_while_the_gate_of_a_capture_is_made_to_wait_for_it,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
     a_captured_stream_waits_for_none_that_has_not_joined_yet,
+}
+
+/// What the thread uses whose call is held up.
+struct Own {
+    bytes: PoolBuf<u8>,
+    pairs: PoolBuf<u16>,
+    movable: Movable<u8>,
+    /// Recorded on the third stream.
+    event: Arc<Event>,
 }
 
 /// What the other thread uses.
@@ -29,32 +40,49 @@ struct Amid {
     scaler: GradScaler,
     /// Recorded on the home stream.
     event: Option<Event>,
+    /// The first thread's.
+    theirs: Arc<Event>,
     capture: Option<Capture>,
 }
 
-/// Whether `work` of another thread ends while the driver is called to fill bytes on the home stream, `captured` or
-/// not.
-fn ends_amid_a_fill(
+/// A call of the device, and what makes it.
+type Call = (&'static str, fn(&World, &mut Own));
+
+const FILL: Call = ("before_fill", |world, own| {
+    own.bytes.view_mut().fill(&world.home, 1).unwrap();
+});
+
+/// Whether `work` of another thread ends while the device is in a call for the home stream, `captured` or not.
+fn ends_amid(
     device: &Device,
     captured: bool,
+    (call, calls): Call,
     work: impl FnOnce(&World, &mut Amid) + Send,
 ) -> bool {
     let (device, watched) = Watched::over(device);
     let world = World::new(&device);
-    let mut filled = world.pool.alloc_typed::<u8>(&world.home, LEN).unwrap();
+    let event = Arc::new(device.event().unwrap());
+    event.record(&world.third).unwrap();
+    let mut own = Own {
+        bytes: world.pool.alloc_typed(&world.home, LEN).unwrap(),
+        pairs: world.pool.alloc_typed(&world.home, LEN).unwrap(),
+        movable: world.pool.alloc_movable(&world.home, LEN).unwrap(),
+        event: Arc::clone(&event),
+    };
     let mut amid = Amid {
         src: world.full(1.5),
         dst: world.halves(),
         scaler: GradScaler::new(&world.pool, &world.home, ScalerConfig::default()).unwrap(),
         capture: captured.then(|| world.home.begin_capture().unwrap()),
         event: device.event().ok(),
+        theirs: event,
     };
     amid.event.as_ref().unwrap().record(&world.home).unwrap();
     let (begin, begun) = mpsc::channel();
     let ended = Arc::new(AtomicBool::new(false));
     let (sets, looks) = (Arc::clone(&ended), Arc::clone(&ended));
     let (tell, told) = mpsc::channel();
-    watched.after("before_fill", move || {
+    watched.after(call, move || {
         begin.send(()).unwrap();
         thread::sleep(Duration::from_millis(100));
         tell.send(looks.load(Ordering::SeqCst)).unwrap();
@@ -66,7 +94,7 @@ fn ends_amid_a_fill(
             work(world, &mut amid);
             sets.store(true, Ordering::SeqCst);
         });
-        filled.view_mut().fill(&world.home, 1).unwrap();
+        calls(world, &mut own);
     });
     assert!(ended.load(Ordering::SeqCst));
     told.recv().unwrap()
@@ -104,35 +132,67 @@ fn one_thread_at_a_time_records_into_a_graph(device: &Device) {
         ("drop of the capture", |_, amid| amid.capture = None),
     ];
     for (name, work) in works {
-        let ends = ends_amid_a_fill(device, true, work);
+        let ends = ends_amid(device, true, FILL, work);
         assert!(!ends, "{name} amid a fill");
     }
     let beside = |world: &World, amid: &mut Amid| {
         amid.dst.view_mut().fill(&world.other, f16::ZERO).unwrap();
     };
-    assert!(ends_amid_a_fill(device, true, beside), "of another stream");
+    assert!(ends_amid(device, true, FILL, beside), "of another stream");
     // An event that is no part of the graph any more.
     let elsewhere = |world: &World, amid: &mut Amid| {
         let event = amid.event.as_ref().unwrap();
         event.record(&world.other).unwrap();
     };
     assert!(
-        ends_amid_a_fill(device, false, elsewhere),
+        ends_amid(device, false, FILL, elsewhere),
         "of another event"
     );
 }
 
 fn a_capture_begins_behind_calls_for_its_stream_that_have_begun(device: &Device) {
+    let calls: [(&str, Call); 3] = [
+        ("a fill", FILL),
+        (
+            "a fill with a pattern",
+            ("before_copy_within", |world, own| {
+                own.pairs.view_mut().fill(&world.home, 0x102).unwrap();
+            }),
+        ),
+        (
+            "the copy of a resize",
+            ("before_copy_within", |world, own| {
+                own.movable.resize(&world.home, 100 * LEN).unwrap();
+            }),
+        ),
+    ];
     let begins = |world: &World, _: &mut Amid| drop(world.home.begin_capture().unwrap());
-    assert!(!ends_amid_a_fill(device, false, begins));
+    for (name, call) in calls {
+        assert!(!ends_amid(device, false, call, begins), "amid {name}");
+    }
     let joins = |world: &World, _: &mut Amid| {
         let capture = world.other.begin_capture().unwrap();
         world.home.wait_stream(&world.other).unwrap();
         drop(capture);
     };
-    assert!(!ends_amid_a_fill(device, false, joins));
+    assert!(!ends_amid(device, false, FILL, joins));
     let others = |world: &World, _: &mut Amid| drop(world.other.begin_capture().unwrap());
-    assert!(ends_amid_a_fill(device, false, others), "of another stream");
+    assert!(ends_amid(device, false, FILL, others), "of another stream");
+}
+
+/// It would be recorded in the capture that the gate is about to wait for.
+fn an_event_is_not_recorded_again_while_the_gate_of_a_capture_is_made_to_wait_for_it(
+    device: &Device,
+) {
+    let wait: Call = ("before_event_wait", |world, own| {
+        world.home.wait(&own.event).unwrap();
+    });
+    let records = |world: &World, amid: &mut Amid| amid.theirs.record(&world.home).unwrap();
+    assert!(!ends_amid(device, true, wait, records));
+    let others = |world: &World, amid: &mut Amid| {
+        amid.event.as_ref().unwrap().record(&world.home).unwrap();
+    };
+    assert!(ends_amid(device, true, wait, others), "of another event");
 }
 
 fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Device) {
