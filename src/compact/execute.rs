@@ -95,7 +95,7 @@ impl Step<'_> {
 
     /// Queues `batches`, none of them a cycle, and records in the heap what was queued.
     fn straight(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
-        let reserved = self.core.reserved();
+        let reserved = self.core.arena.reserved();
         let mut parts = Vec::new();
         for batch in batches {
             parts.extend(self.mover.parts(batch, reserved));

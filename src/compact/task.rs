@@ -50,7 +50,7 @@ impl Aim<'_> {
             Self::Gather { bytes, most_ns } => {
                 let extents: Vec<Extent> = extents_of(core, owners).collect();
                 let handles = Handles {
-                    granule: core.granule(),
+                    granule: core.arena.granule(),
                     room: core.room(),
                     whole: &|from, to| core.whole_frames(from, to),
                     gap: &|end| core.gap_behind(end),

@@ -77,7 +77,7 @@ pub(crate) struct Core {
     pub(super) active: Gauges,
     pub(super) under_way: UnderWay,
     pub(super) steps: Steps,
-    pub(super) arena: Arena,
+    pub(crate) arena: Arena,
     pub(crate) config: PoolConfig,
     pub(super) pace: Pace,
     pub(super) slabs: Slabs,
@@ -160,13 +160,9 @@ impl Core {
         Ok(core)
     }
 
-    pub(crate) fn granule(&self) -> u64 {
-        self.arena.granule()
-    }
-
     /// Bytes of the arena's handles, without those of growing buffers.
     pub(crate) fn in_arena(&self) -> u64 {
-        self.reserved() - self.grown()
+        self.arena.reserved() - self.arena.beside()
     }
 
     pub(crate) fn limit(&self) -> u64 {

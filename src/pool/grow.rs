@@ -21,20 +21,21 @@ impl Core {
         let granule = self.arena.granule();
         let times = if seeded!("limit-counted-twice") { 2 } else { 1 };
         let up = granule.saturating_sub(1) * u64::from(seeded!("limit-rounded-up"));
-        let held = (self.reserved() + self.promised()).saturating_mul(times);
+        let held = self.held().saturating_mul(times);
         // The driver would be asked for handle after handle until it has none.
         let most = self.limit().min(self.arena.site().device_bytes());
         most.saturating_add(up).saturating_sub(held) / granule * granule
     }
 
-    /// Bytes of new handles that jobs under way will make.
-    pub(super) fn promised(&self) -> u64 {
-        self.under_way.to_create * u64::from(!seeded!("growth-under-way-not-counted"))
+    /// Bytes of handles that the pool holds, or that jobs under way will make.
+    pub(super) fn held(&self) -> u64 {
+        let counted = u64::from(!seeded!("growth-under-way-not-counted"));
+        self.arena.reserved() + self.under_way.to_create * counted
     }
 
     /// Bytes that new handles may have before the pool looks for idle ones.
     pub(super) fn slack(&self, bytes: u64) -> u64 {
-        let reserved = self.reserved() + self.promised();
+        let reserved = self.held();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
         if reserved.saturating_add(ahead) > self.soft_limit() {
             return 0;
@@ -43,7 +44,7 @@ impl Core {
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
         let allowance = peak.saturating_add(self.pace.slack(peak, self.most()));
-        allowance.saturating_sub(reserved - self.grown())
+        allowance.saturating_sub(reserved - self.arena.beside())
     }
 
     /// Bytes in blocks; memory that jobs hold is free.
@@ -61,16 +62,15 @@ impl Core {
         bytes: u64,
         (crowded, used): (bool, bool),
     ) -> Option<Job> {
-        let held = self.reserved() + self.promised();
         let several = used || !self.only_stream();
-        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(several);
-        let slack = if crowded { self.slack(bytes) } else { 0 };
+        let small = self.config.overlap_bytes * u64::from(several);
         let (live, _) = self.seen;
-        let beside = live.saturating_add(self.pace.slack(live, self.most()));
-        let beside = (beside * u64::from(used)).saturating_sub(held);
-        let most = small.max(slack).max(beside).min(self.room());
+        let beside = live.saturating_add(self.pace.slack(live, self.most())) * u64::from(used);
+        let slack = if crowded { self.slack(bytes) } else { 0 };
+        let most = small.max(beside).saturating_sub(self.held());
+        let most = most.max(slack).min(self.room());
         let usable = self.usable(stream, false);
-        let find = || cheapest(&self.extents, bytes, self.granule(), usable);
+        let find = || cheapest(&self.extents, bytes, self.arena.granule(), usable);
         let placement = (bytes <= most).then(find)?.filter(|it| it.to_map <= most)?;
         self.begin_mapping(stream, placement, &[])
     }
@@ -188,7 +188,7 @@ impl Core {
                 Err(refused) => error = Some(refused),
             }
         }
-        self.peak_reserved = self.peak_reserved.max(self.reserved());
+        self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
         if end > from
             && let Some(hole) = self.extents.map_gap(from, end, Epoch::PAST)
         {
@@ -261,7 +261,7 @@ impl Core {
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
         let whole = new.checked_next_multiple_of(handle);
         let more = whole.map_or(0, |whole| whole - new);
-        let room = (self.most()).saturating_sub(self.reserved() + self.promised());
+        let room = self.most().saturating_sub(self.held());
         let fits = new.saturating_add(more) <= room && more <= placement.spare;
         placement.widened(if fits { more } else { 0 })
     }

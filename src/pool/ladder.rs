@@ -341,9 +341,9 @@ impl Shared {
         let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
-            live: core.live() + core.grown()
+            live: core.live() + core.arena.beside()
                 - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
-            reserved: core.reserved(),
+            reserved: core.arena.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),

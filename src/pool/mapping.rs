@@ -59,7 +59,7 @@ impl Core {
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let usable = self.usable(stream, terms.pending);
-        let placement = cheapest(&self.extents, bytes, self.granule(), &usable)?;
+        let placement = cheapest(&self.extents, bytes, self.arena.granule(), &usable)?;
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
@@ -107,7 +107,7 @@ impl Core {
         if self.asleep {
             return Vec::new();
         }
-        let holes = self.extents.holes_from(self.granule());
+        let holes = self.extents.holes_from(self.arena.granule());
         let mut holes: Vec<Id> = holes.filter(|&id| usable(self.extents.get(id))).collect();
         holes.sort_by_cached_key(|&id| {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));

@@ -82,10 +82,10 @@ impl Pool {
         let all = whole.map_or_else(Vec::new, |it| Self::of(it).with_parts());
         let others = all.iter().map(Self::shared);
         let released = others.filter(|it| it.uid != self.uid).map(|part| {
-            let before = part.core.lock().reserved();
+            let before = part.core.lock().arena.reserved();
             // Memory released before an error counts.
             let _ = part.trim(0);
-            before.saturating_sub(part.core.lock().reserved())
+            before.saturating_sub(part.core.lock().arena.reserved())
         });
         released.sum()
     }

@@ -93,7 +93,7 @@ impl Core {
         wait: bool,
     ) -> Option<Job> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
-        let bytes = bytes + (self.reserved() + self.promised()).saturating_sub(self.limit());
+        let bytes = bytes + self.held().saturating_sub(self.limit());
         let mut idle = self.idle(placement, usable);
         let few = placement.is_some() && total(&idle) < bytes;
         if few || seeded!("idle-memory-kept-from-growing-buffers") {
@@ -114,7 +114,7 @@ impl Core {
     }
 
     pub(crate) fn is_over_soft_limit(&self) -> bool {
-        (self.config.soft_limit).is_some_and(|most| self.reserved() > most)
+        (self.config.soft_limit).is_some_and(|most| self.arena.reserved() > most)
     }
 
     /// Merges neighbouring holes whose work is known to be done, and frees empty slabs whose work is.
@@ -133,7 +133,7 @@ impl Core {
 impl Shared {
     /// As [`Pool::trim`](super::Pool::trim).
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
-        let before = self.lock_drained().reserved();
+        let before = self.lock_drained().arena.reserved();
         match before > keep {
             true => self.catch_up(true)?,
             false => _ = self.settle_all(false),
@@ -141,7 +141,7 @@ impl Shared {
         self.work(|core| core.begin_trim(keep, true))?;
         let mut core = self.core.lock();
         // Another thread may have grown it meanwhile.
-        let released = before.saturating_sub(core.reserved());
+        let released = before.saturating_sub(core.arena.reserved());
         core.count(Told::Trimmed(released));
         Ok(released)
     }

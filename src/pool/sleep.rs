@@ -68,7 +68,7 @@ impl Core {
     /// Turns sleeping frames without blocks into gaps.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
-        let holes = self.extents.holes_from(self.granule());
+        let holes = self.extents.holes_from(self.arena.granule());
         let idle = holes.flat_map(|hole| self.idle_in(hole));
         let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();
         // From the last on: the rest of the hole, below, keeps its id.
@@ -128,13 +128,13 @@ impl Shared {
         }
         drop(core);
         drop(self.lock_drained());
-        let before = self.core.lock().reserved();
+        let before = self.core.lock().arena.reserved();
         let outcome = self.fall_asleep(&mut asleep, prepare);
         if asleep.is_none() {
             self.open();
         }
         outcome?;
-        Ok(before.saturating_sub(self.core.lock().reserved()))
+        Ok(before.saturating_sub(self.core.lock().arena.reserved()))
     }
 
     fn fall_asleep(
@@ -169,7 +169,7 @@ impl Shared {
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
-        let before = self.core.lock().reserved();
+        let before = self.core.lock().arena.reserved();
         if let Err(error) = self.get_up(sleeping) {
             let lacking = self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
@@ -179,7 +179,7 @@ impl Shared {
         }
         *asleep = None;
         self.open();
-        Ok(self.core.lock().reserved().saturating_sub(before))
+        Ok(self.core.lock().arena.reserved().saturating_sub(before))
     }
 
     fn open(&self) {
@@ -304,7 +304,7 @@ impl Shared {
             let made = site.make(frame.start, frame.bytes)?;
             let mut core = self.core.lock();
             let woke = core.arena.woke(id, made);
-            core.peak_reserved = core.peak_reserved.max(core.reserved());
+            core.peak_reserved = core.peak_reserved.max(core.arena.reserved());
             woke?;
         }
         Ok(())

@@ -50,7 +50,7 @@ fn the_ways_ascend_after_a_wait_that_failed_too() {
     let mut core = shared.core.lock();
     let hold = core.add_stream(&stream.core().timeline, false);
     let slot = *hold;
-    let granule = core.granule();
+    let granule = core.arena.granule();
     // Runs of four granules; `taken` counts half granules. The emptiest run is remapped first.
     for (start, taken) in [(0, 6), (64, 4), (128, 2), (192, 7)] {
         let start = start * granule;
@@ -73,7 +73,8 @@ fn the_uses_of_every_block_of_a_run_are_waited_for_and_of_no_other() {
     let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
     let hold = core.add_stream(timeline, false);
     let slot = *hold;
-    core.create_frames(0, 8 * core.granule()).expect("memory");
+    core.create_frames(0, 8 * core.arena.granule())
+        .expect("memory");
     for start in [0, 1024, 2048, 4096, 5120] {
         core.take_at(start, 1024, slot);
     }
@@ -94,7 +95,7 @@ fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices(
     let mut owners = Asked(RefCell::default());
     let granule = {
         let mut core = shared.core.lock();
-        let granule = core.granule();
+        let granule = core.arena.granule();
         core.create_frames(0, 4 * granule).expect("memory");
         granule
     };
@@ -105,7 +106,7 @@ fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices(
         core.check().expect("whole books");
         let last = core.mapped_extents().last();
         let end = last.map_or(0, |(at, bytes, _)| at + bytes);
-        assert_eq!(end, core.reserved(), "one stretch");
+        assert_eq!(end, core.arena.reserved(), "one stretch");
         (joined.changed, end / granule)
     };
     assert_eq!(joined(4 * granule), (false, 4));
@@ -128,7 +129,7 @@ fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
     let slot = *hold;
     let (granule, far) = {
         let mut core = shared.core.lock();
-        let granule = core.granule();
+        let granule = core.arena.granule();
         let far = 64 * granule;
         for start in [0, far] {
             core.create_frames(start, start + 4 * granule)
@@ -156,7 +157,7 @@ fn runs_are_mapped_one_behind_the_other_and_what_is_lacking_behind_the_last() {
         let mut core = shared.core.lock();
         let hold = core.add_stream(&stream.core().timeline, false);
         let slot = *hold;
-        let granule = core.granule();
+        let granule = core.arena.granule();
         for start in [0, 64, 128].map(|at| at * granule) {
             let end = start + 4 * granule;
             core.create_frames(start, end).expect("memory");

@@ -62,7 +62,7 @@ impl Pages {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        core.peak_reserved = core.peak_reserved.max(core.reserved());
+        core.peak_reserved = core.peak_reserved.max(core.arena.reserved());
         outcome
     }
 
@@ -147,20 +147,10 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
 }
 
 impl Core {
-    /// Physical bytes that the pool holds, with those of growing buffers.
-    pub(crate) fn reserved(&self) -> u64 {
-        self.arena.reserved()
-    }
-
-    /// Physical bytes of growing buffers.
-    pub(crate) fn grown(&self) -> u64 {
-        self.arena.beside()
-    }
-
     /// Physical bytes in frames.
     pub(crate) fn mapped(&self) -> u64 {
         let without = u64::from(seeded!("soft-limit-without-growing-buffers"));
-        self.arena.mapped() - self.grown() * without
+        self.arena.mapped() - self.arena.beside() * without
     }
 
     /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit

@@ -129,7 +129,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return waiting(climb, core);
     };
-    let steals = plan.steals(core.granule());
+    let steals = plan.steals(core.arena.granule());
     if steals > 0 && std::mem::take(&mut climb.may_move) {
         return Turn::Moves(steals);
     }
@@ -183,7 +183,7 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
             let refused = core.is_refused(climb.terms);
             let room = if refused { 0 } else { core.room() };
             let all = total(&core.idle(None, |_| true)).saturating_add(room);
-            (all >= climb.size.next_multiple_of(core.granule()))
+            (all >= climb.size.next_multiple_of(core.arena.granule()))
                 .then(|| core.begin_trim(0, true))?
         })
     });
@@ -198,8 +198,8 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     }
     // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
     let device = core.arena.site().device_bytes();
-    let most = core.limit().min(device).max(core.reserved());
-    let grown = core.grown().saturating_sub(core.under_way.leaving);
+    let most = core.limit().min(device).max(core.arena.reserved());
+    let grown = core.arena.beside().saturating_sub(core.under_way.leaving);
     let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
     if core.under_way.jobs > 0 && !in_the_way {
         return Turn::Wait;

@@ -68,7 +68,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
 fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() {
     let world = World::new(PoolConfig::default().reuse(false, true));
     let shared = world.pool.shared();
-    let granule = shared.core.lock().granule();
+    let granule = shared.core.lock().arena.granule();
     let other = world.pool.device().stream().unwrap();
     let halves = [&world.streams[0], &other].map(|it| world.pool.alloc(it, granule / 2).unwrap());
     drop(halves);
@@ -105,7 +105,7 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
     let shared = world.pool.shared();
     let lane = world.lane(0);
     let mut core = shared.core.lock();
-    let granule = core.granule();
+    let granule = core.arena.granule();
     for (is_old, bytes, waits) in [
         (false, granule, false),
         (false, 1 << 60, false),
@@ -185,7 +185,7 @@ fn who_moves_memory_is_asked_before_handles_are_mapped_elsewhere_and_nobody_else
     let config = PoolConfig::default().slabs(false).slack(0.0).cache_bytes(0);
     let world = World::new(config.handles(HandleSize::Granule));
     let (pool, stream) = (&world.pool, &world.streams[0]);
-    let granule = pool.shared().core.lock().granule();
+    let granule = pool.shared().core.lock().arena.granule();
     let asked = pool.shared().attached(Arc::<Layer>::default).unwrap();
     let its = Arc::clone(&asked);
     pool.on_pressure(move |pressure| {

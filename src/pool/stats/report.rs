@@ -190,7 +190,7 @@ impl Pool {
             bytes_moved: core.bytes_moved,
             compactions: core.compactions,
             graphs,
-            grown: core.grown(),
+            grown: core.arena.beside(),
             sleeping: core.arena.asleep(),
             spilled: lock(&shared.spilled).counters()[2][0],
             overhead: shared.overhead.bytes(),
@@ -220,7 +220,7 @@ impl Pool {
         let mut core = shared.core.lock();
         core.sample();
         core.seen = (0, 0);
-        core.peak_reserved = core.reserved();
+        core.peak_reserved = core.arena.reserved();
         core.active.reset_peaks();
         core.reserved.reset_peaks();
         core.inactive_split.reset_peaks();
@@ -233,9 +233,9 @@ impl Core {
         let mut free = self.extents.hole_bytes_by_class();
         free[0] += self.slabs.free_bytes();
         // Blocks of a sleeping pool have no memory.
-        let small = (self.active.bytes()[0] + free[0]).min(self.reserved());
-        self.reserved.set([small, self.reserved() - small]);
-        for id in self.extents.holes_from(self.granule()) {
+        let small = (self.active.bytes()[0] + free[0]).min(self.arena.reserved());
+        self.reserved.set([small, self.arena.reserved() - small]);
+        for id in self.extents.holes_from(self.arena.granule()) {
             let hole = self.extents.get(id);
             free[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
         }

@@ -193,7 +193,7 @@ impl Shared {
                 let stream = it.epoch.stream;
                 (made.pieces).push(piece(it.start, it.bytes, stream, state, it.movable));
             }
-            (made.reserved, made.grown) = (core.reserved(), core.grown());
+            (made.reserved, made.grown) = (core.arena.reserved(), core.arena.beside());
             cached
         });
         // Without the lock, as this takes longest.
