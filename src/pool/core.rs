@@ -316,7 +316,7 @@ impl Core {
         state.map_or(0, |state| state.timeline.open_tick())
     }
 
-    /// Merges the hole `id` with the holes above it while the work of each is known to be done.
+    /// Merges the extent `id`, if it is a hole, with the holes above it while the work of each is known to be done.
     pub(super) fn merge_done_from(&mut self, id: Id) {
         (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch));
     }

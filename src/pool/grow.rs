@@ -202,14 +202,11 @@ impl Core {
         let (start, end) = mapping.placement.mapped();
         let hole = self.extents.seek(mapping.reserved, start);
         let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
-        let below = mapping.lean.first().copied();
-        let below = below.filter(|&id| self.extents.get(id).start < start);
-        let id = below.unwrap_or(mapped);
+        let parts = mapping.lean.iter().copied().chain([mapped]);
+        let id = parts.min_by_key(|&id| self.extents.get(id).start)?;
         mapping.lean.iter().for_each(|_| self.extents.join(id));
         self.extents.set_slot(id, mapping.stream);
-        if let Some((hole, _)) = self.hole_behind(id) {
-            self.merge_done_from(hole);
-        }
+        self.merge_done_from(self.extents.get(id).next);
         Some(self.granted(id))
     }
 
