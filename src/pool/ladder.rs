@@ -39,9 +39,10 @@ const LADDER: &[Step] = &[
     steps::caches,
     steps::merged,
     steps::waiting,
-    // Mappings: new handles up to the slack over the peak, then idle ones.
-    steps::ask_of_old,
-    steps::reap,
+    // Mappings: asks which stale ones may go, and unmaps those; new handles up to the slack over the peak, then idle
+    // ones.
+    |_, core| work_or_next(Job::asking(core.ask_of_old()), Then::Next),
+    |_, core| work_or_next(core.begin_reaping(), Then::Next),
     steps::map,
     steps::all_used,
 ];
@@ -68,6 +69,9 @@ enum Turn {
     Wait,
 }
 
+const NEXT: Turn = Turn::Then(Then::Next);
+const LOOK: Turn = Turn::Then(Then::Look);
+
 /// Where a climb goes on.
 #[derive(Clone, Copy)]
 enum Then {
@@ -76,6 +80,10 @@ enum Then {
     Look,
     Again,
     Restart,
+}
+
+fn work_or_next(job: Option<Job>, then: Then) -> Turn {
+    job.map_or(NEXT, |job| Turn::Work(job, then))
 }
 
 /// The step `at`, or the step by which the pool `looks` again before it.

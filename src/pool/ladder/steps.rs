@@ -1,19 +1,12 @@
 //! The steps of the ladder, in its order.
 
-use super::{Climb, Then, Turn, wait};
+use super::{Climb, LOOK, NEXT, Then, Turn, wait, work_or_next};
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
 use crate::pool::mapping::total;
 use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
-
-const NEXT: Turn = Turn::Then(Then::Next);
-const LOOK: Turn = Turn::Then(Then::Look);
-
-fn work_or_next(job: Option<Job>, then: Then) -> Turn {
-    job.map_or(NEXT, |job| Turn::Work(job, then))
-}
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
@@ -111,16 +104,6 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let epoch = core.extents.get(id).epoch;
     let grant = core.take(id, climb.size, stream);
     climb.behind(core, (grant, climb.size, epoch))
-}
-
-/// Asks the driver which stale mappings may go.
-pub(super) fn ask_of_old(_: &mut Climb<'_>, core: &mut Core) -> Turn {
-    work_or_next(Job::asking(core.ask_of_old()), Then::Next)
-}
-
-/// Unmaps stale mappings whose work is done.
-pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Turn {
-    work_or_next(core.begin_reaping(), Then::Next)
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
