@@ -26,7 +26,8 @@ use crate::sync::pause;
 /// Rank of moving memory before handles are mapped elsewhere; below all registered steps.
 const MOVES_FIRST_RANK: u8 = 0;
 
-type Step = fn(&mut Climb<'_>, &mut Core) -> Turn;
+/// `None` for the next step.
+type Step = fn(&mut Climb<'_>, &mut Core) -> Option<Turn>;
 
 /// All steps, each tried if the steps before it did not serve the request.
 const LADDER: &[Step] = &[
@@ -41,8 +42,8 @@ const LADDER: &[Step] = &[
     steps::waiting,
     // Mappings: asks which stale ones may go, and unmaps those; new handles up to the slack over the peak, then idle
     // ones.
-    |_, core| work_or_next(Job::asking(core.ask_of_old()), Then::Next),
-    |_, core| work_or_next(core.begin_reaping(), Then::Next),
+    |_, core| Some(Turn::Work(Job::asking(core.ask_of_old())?, Then::Next)),
+    |_, core| Some(Turn::Work(core.begin_reaping()?, Then::Next)),
     steps::map,
     steps::all_used,
 ];
@@ -69,9 +70,6 @@ enum Turn {
     Wait,
 }
 
-const NEXT: Turn = Turn::Then(Then::Next);
-const LOOK: Turn = Turn::Then(Then::Look);
-
 /// Where a climb goes on.
 #[derive(Clone, Copy)]
 enum Then {
@@ -80,10 +78,6 @@ enum Then {
     Look,
     Again,
     Restart,
-}
-
-fn work_or_next(job: Option<Job>, then: Then) -> Turn {
-    job.map_or(NEXT, |job| Turn::Work(job, then))
 }
 
 /// The step `at`, or the step by which the pool `looks` again before it.
@@ -149,13 +143,13 @@ impl<'a> Climb<'a> {
 
     /// Makes the stream wait without the lock, then serves the request with `found`, of these bytes. If the driver
     /// refuses, the memory is as it was.
-    fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Turn {
+    fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Option<Turn> {
         let (grant, bytes, epoch) = found;
         core.count(Told::StreamWait(bytes));
         let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
         let waits = core.waits_for(self.lane.slot, waited);
         let taken = vec![Part::Taken(grant, bytes, epoch)];
-        Turn::Work(core.begin(waits, taken, None), Then::Next)
+        Some(Turn::Work(core.begin(waits, taken, None), Then::Next))
     }
 
     fn has_waited(&self) -> bool {
@@ -240,9 +234,10 @@ impl Shared {
             let turn = step(climb, &mut core);
             let then;
             (core, then) = match turn {
-                Turn::Served(grant) => return climb.served(core, grant),
-                Turn::Then(then) => (core, then),
-                Turn::Work(job, then) => {
+                None => (core, Then::Next),
+                Some(Turn::Served(grant)) => return climb.served(core, grant),
+                Some(Turn::Then(then)) => (core, then),
+                Some(Turn::Work(job, then)) => {
                     let is_mapping = job.mapping.is_some();
                     drop(core);
                     let outcome = job.run();
@@ -256,8 +251,8 @@ impl Shared {
                     }
                     (core, then)
                 }
-                Turn::Wait => (self.wait_for_others(core), Then::Restart),
-                turn => self.ask_others(climb, core, &turn),
+                Some(Turn::Wait) => (self.wait_for_others(core), Then::Restart),
+                Some(turn) => self.ask_others(climb, core, &turn),
             };
             match then {
                 Then::Again => (),

@@ -1,6 +1,6 @@
 //! The steps of the ladder, in its order.
 
-use super::{Climb, LOOK, NEXT, Then, Turn, wait, work_or_next};
+use super::{Climb, Then, Turn, wait};
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
@@ -9,87 +9,85 @@ use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
-pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
     lane.shared.give_used(core);
     let grant = lane.take_ready(bytes, core);
     let grant = grant.or_else(|| lane.take_over(bytes, false, false, core));
-    grant.map_or(NEXT, Turn::Served)
+    grant.map(Turn::Served)
 }
 
 /// Asks the driver how far the streams are.
-pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let mut questions = core.ask_how_far(climb.lane.slot, climb.bytes);
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
-    work_or_next(Job::asking(questions), Then::Look)
+    Some(Turn::Work(Job::asking(questions)?, Then::Look))
 }
 
 /// Maps new memory, as [`Core::begin_overlapping`] says.
-pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if core.is_refused(climb.terms) {
-        return NEXT;
+        return None;
     }
     let lane = climb.lane;
     let beside = (lane.is_crowded(), lane.shared.transfer.has_used());
-    let job = core.begin_overlapping(climb.lane.slot, climb.size, beside);
-    work_or_next(job, Then::Next)
+    let job = core.begin_overlapping(climb.lane.slot, climb.size, beside)?;
+    Some(Turn::Work(job, Then::Next))
 }
 
 /// Makes the stream of a used block that fits wait for its uses; if none fits, all streams for all uses.
-pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if !core.config.reuse.device_wait {
-        return NEXT;
+        return None;
     }
     let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
-    work_or_next(Job::asking(waits), Then::Look)
+    Some(Turn::Work(Job::asking(waits)?, Then::Look))
 }
 
 /// Makes all streams wait for the other uses of blocks that they freed.
-pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Turn {
+pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
     let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
-    work_or_next(Job::asking(waits), Then::Look)
+    Some(Turn::Work(Job::asking(waits)?, Then::Look))
 }
 
 /// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
-pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
     if core.config.reuse.device_wait {
         if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
-            return Turn::Served(grant);
+            return Some(Turn::Served(grant));
         }
-        if let Some(turn) = wait(lane.wait_for_batch(bytes), &mut climb.waits_left) {
+        if let turn @ Some(_) = wait(lane.wait_for_batch(bytes), &mut climb.waits_left) {
             return turn;
         }
     }
     climb.drain(core);
     lane.shared.note_peak(core, true);
-    LOOK
+    Some(Turn::Then(Then::Look))
 }
 
 /// For a large request: merges neighbouring holes of all streams, behind a wait for them, and takes one.
-pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     // A look at all holes is worth its cost only if enough have changed.
     let pays = climb.has_waited() || core.has_changed();
     if !(pays && core.is_merged_for(climb.size)) {
-        return NEXT;
+        return None;
     }
     let waits = core.unify(climb.lane.slot);
-    if let Some(turn) = wait(waits, &mut climb.waits_left) {
+    if let turn @ Some(_) = wait(waits, &mut climb.waits_left) {
         return turn;
     }
-    let Some(id) = core.ready(climb.lane.slot, climb.size) else {
-        return NEXT;
-    };
+    let id = core.ready(climb.lane.slot, climb.size)?;
     core.count(Told::StreamWait(climb.size));
     let block = core.take(id, climb.size, climb.lane.slot);
-    Turn::Served(climb.cut(core, block))
+    Some(Turn::Served(climb.cut(core, block)))
 }
 
 /// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory.
-pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if !climb.terms.pending {
-        return NEXT;
+        return None;
     }
     let stream = climb.lane.slot;
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
@@ -98,86 +96,75 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
         let grant = core.slabs.take(id, slot, stream);
         return climb.behind(core, (grant, climb.bytes, history));
     }
-    let Some(id) = core.smallest_hole(climb.size) else {
-        return NEXT;
-    };
+    let id = core.smallest_hole(climb.size)?;
     let epoch = core.extents.get(id).epoch;
     let grant = core.take(id, climb.size, stream);
     climb.behind(core, (grant, climb.size, epoch))
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
-pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let Some(plan) = core.plan(climb.lane.slot, climb.size, climb.terms) else {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return waiting(climb, core);
     };
     let steals = plan.steals(core.arena.granule());
     if steals > 0 && std::mem::take(&mut climb.may_move) {
-        return Turn::Moves(steals);
+        return Some(Turn::Moves(steals));
     }
     // If the device has no memory, there may still be idle handles.
     let refused = core.is_refused(climb.terms);
     let then = if refused { Then::Next } else { Then::Again };
     let has_all = plan.lacking == 0;
     let job = has_all.then(|| core.begin_mapping(climb.lane.slot, plan.placement, &plan.idle));
-    work_or_next(job.flatten(), then)
+    Some(Turn::Work(job??, then))
 }
 
 /// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
-pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     climb.terms.pending = true;
-    match waiting(climb, core) {
-        Turn::Then(_) => LOOK,
-        turn => turn,
-    }
+    waiting(climb, core).or(Some(Turn::Then(Then::Look)))
 }
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
-pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let waits = core.unify(climb.lane.slot);
-    if let Some(turn) = wait(waits, &mut climb.merges_left) {
-        return turn;
-    }
-    match ready(climb, core) {
-        Turn::Then(_) => LOOK,
-        turn => turn,
-    }
+    let turn = wait(waits, &mut climb.merges_left).or_else(|| ready(climb, core));
+    turn.or(Some(Turn::Then(Then::Look)))
 }
 
 /// Unmaps stale mappings that hold released memory or addresses; the host waits for that.
-pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let (stream, size, terms) = (climb.lane.slot, climb.size, climb.terms);
     let no_place = || !core.retiring.is_empty() && core.plan(stream, size, terms).is_none();
     if core.arena.left_over() == 0 && !no_place() {
-        return NEXT;
+        return None;
     }
-    work_or_next(core.begin_trim(u64::MAX, true), Then::Look)
+    Some(Turn::Work(core.begin_trim(u64::MAX, true)?, Then::Look))
 }
 
 /// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
 /// cheapest placement do not suffice, releases all, provided that they and new ones suffice for the request.
-pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let plan = core.plan(climb.lane.slot, climb.size, climb.terms);
-    let job = plan.filter(|plan| plan.lacking != 0).and_then(|plan| {
-        let bytes = plan.lacking + total(&plan.idle);
-        let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
-        beside.or_else(|| {
-            let refused = core.is_refused(climb.terms);
-            let room = if refused { 0 } else { core.room() };
-            let all = total(&core.idle(None, |_| true)).saturating_add(room);
-            (all >= climb.size.next_multiple_of(core.arena.granule()))
-                .then(|| core.begin_trim(0, true))?
-        })
+    let plan = plan.filter(|plan| plan.lacking != 0)?;
+    let bytes = plan.lacking + total(&plan.idle);
+    let beside = core.begin_giving_up(Some(&plan.placement), bytes, true);
+    let job = beside.or_else(|| {
+        let refused = core.is_refused(climb.terms);
+        let room = if refused { 0 } else { core.room() };
+        let all = total(&core.idle(None, |_| true)).saturating_add(room);
+        let suffice = all >= climb.size.next_multiple_of(core.arena.granule());
+        suffice.then(|| core.begin_trim(0, true))?
     });
-    work_or_next(job, Then::Look)
+    Some(Turn::Work(job?, Then::Look))
 }
 
 /// Looks for memory that other threads freed into caches, waits for their jobs, then calls the registered steps.
-pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
+pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
         climb.caches_looked_at += 1;
-        return Turn::Then(Then::Restart);
+        return Some(Turn::Then(Then::Restart));
     }
     // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
     let device = core.arena.site().device_bytes();
@@ -185,7 +172,7 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Turn {
     let grown = core.arena.beside().saturating_sub(core.under_way.leaving);
     let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
     if core.under_way.jobs > 0 && !in_the_way {
-        return Turn::Wait;
+        return Some(Turn::Wait);
     }
-    if climb.helped { Turn::Relief } else { NEXT }
+    climb.helped.then_some(Turn::Relief)
 }

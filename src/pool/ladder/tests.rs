@@ -24,13 +24,13 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     for _ in 0..MOST_WAITS {
         // Each time somebody else has what was waited for.
         let turn = steps::caches(&mut climb, &mut core);
-        assert!(matches!(turn, Turn::Work(_, Then::Again)));
+        assert!(matches!(turn, Some(Turn::Work(_, Then::Again))));
     }
     let turn = steps::caches(&mut climb, &mut core);
-    assert!(matches!(turn, Turn::Then(Then::Look)));
+    assert!(matches!(turn, Some(Turn::Then(Then::Look))));
     assert_eq!(core.steps.waits, 0, "a wait under the lock");
     let turn = steps::waiting(&mut climb, &mut core);
-    let Turn::Work(waits, Then::Next) = turn else {
+    let Some(Turn::Work(waits, Then::Next)) = turn else {
         panic!("it is a hole now");
     };
     drop(core);
@@ -59,7 +59,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
         }
         let again = fills && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN;
         let turn = steps::others(&mut climb, &mut shared.core.lock());
-        assert_eq!(matches!(turn, Turn::Then(Then::Restart)), again);
+        assert_eq!(matches!(turn, Some(Turn::Then(Then::Restart))), again);
     }
     assert_eq!(climb.caches_looked_at, CACHES_LOOKED_AT_AGAIN);
 }
@@ -79,8 +79,8 @@ fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() 
         let mut core = shared.lock_drained();
         climb.restart(&core);
         let turn = steps::merged(&mut climb, &mut core);
-        let Turn::Work(waits, Then::Again) = turn else {
-            assert!(!is_large && matches!(turn, Turn::Then(Then::Next)));
+        let Some(Turn::Work(waits, Then::Again)) = turn else {
+            assert!(!is_large && turn.is_none());
             continue;
         };
         assert!(is_large);
@@ -90,7 +90,7 @@ fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() 
         core.end(ran).unwrap();
         let before = core.steps.stream_wait;
         let turn = steps::merged(&mut climb, &mut core);
-        let Turn::Served(grant) = turn else {
+        let Some(Turn::Served(grant)) = turn else {
             panic!("they are one hole now");
         };
         assert_eq!(core.steps.stream_wait, before + 1);
@@ -126,7 +126,11 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
             bytes == granule
         );
         let turn = steps::left_over(&mut climb, &mut core);
-        assert_eq!(matches!(turn, Turn::Work(..)), waits, "{is_old} {bytes}");
+        assert_eq!(
+            matches!(turn, Some(Turn::Work(..))),
+            waits,
+            "{is_old} {bytes}"
+        );
         if let Some(old) = core.retiring.pop_back() {
             core.extents.retired(old);
         }
@@ -152,7 +156,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     let mut core = shared.lock_drained();
     climb.restart(&core);
     let turn = steps::unify(&mut climb, &mut core);
-    let Turn::Work(job, Then::Again) = turn else {
+    let Some(Turn::Work(job, Then::Again)) = turn else {
         panic!("no wait of its own");
     };
     drop(core);
@@ -160,7 +164,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     let mut core = shared.core.lock();
     core.end(ran).unwrap();
     let turn = steps::unify(&mut climb, &mut core);
-    assert!(matches!(turn, Turn::Served(_)), "both are free");
+    assert!(matches!(turn, Some(Turn::Served(_))), "both are free");
 }
 
 /// Notes what it is asked for, and moves nothing.
