@@ -94,12 +94,7 @@ impl Event {
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
-        let before = lock(&self.captured).take();
-        if let Some(recorder) = before.and_then(|before| before.recorder.upgrade()) {
-            // It leaves that graph here, where no other thread records into it.
-            let _recording = recorder.recording();
-            let _ = backend.event_record(self.raw, recorder.gate().raw());
-        }
+        self.leave_graph();
         let mut looks = 0;
         loop {
             if let Some(recorder) = timeline.recorder()
@@ -122,6 +117,7 @@ impl Event {
                         tick,
                         clock,
                     });
+                    *lock(&self.captured) = None;
                     return Ok(());
                 }
                 Err(error) if timeline.recorder().is_none() => return Err(error),
@@ -129,6 +125,19 @@ impl Event {
                 Err(_) => pause(looks),
             }
             looks += 1;
+        }
+    }
+
+    /// Takes the event out of the graph that it was recorded in, where no other thread records into that.
+    fn leave_graph(&self) {
+        let before = lock(&self.captured)
+            .as_ref()
+            .and_then(|before| before.recorder.upgrade());
+        let Some(recorder) = before else { return };
+        let _recording = recorder.recording();
+        let left = (self.device.backend()).event_record(self.raw, recorder.gate().raw());
+        if left.is_ok() {
+            *lock(&self.captured) = None;
         }
     }
 

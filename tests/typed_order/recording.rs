@@ -20,6 +20,7 @@ on_every_device! {
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
     an_event_is_not_recorded_again_while_the_gate_of_a_capture_is_made_to_wait_for_it,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
+    an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
     a_captured_stream_waits_for_none_that_has_not_joined_yet,
 }
@@ -205,6 +206,23 @@ fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Devic
     world.home.wait_stream(&world.other).unwrap();
     assert_eq!(watched.calls("event_destroy"), destroyed + 2);
     drop(capture.end().unwrap());
+}
+
+fn an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again(device: &Device) {
+    let world = World::new(device);
+    let event = device.event().unwrap();
+    let capture = world.home.begin_capture().unwrap();
+    event.record(&world.home).unwrap();
+    drop(capture.end().unwrap());
+    // Another library's, which has not begun.
+    let noted = world.other.note_capture().unwrap();
+    event.record(&world.other).unwrap_err();
+    let refused = world.third.wait(&event).unwrap_err().to_string();
+    assert!(refused.contains("has ended: record it again"), "{refused}");
+    drop(noted);
+    event.record(&world.other).unwrap();
+    world.third.wait(&event).unwrap();
+    world.third.synchronize().unwrap();
 }
 
 /// The stream is about to be captured, and its gate waits for what was queued before.
