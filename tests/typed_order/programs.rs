@@ -3,7 +3,7 @@
 //!
 //! Buffers have two parts, each full of one value. `WARPOOL_SIM_CASES` sets the number of seeds.
 
-use crate::common::BackendOf;
+use crate::common::{BackendOf, leaving_nothing};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -538,12 +538,23 @@ fn programs_of_safe_calls_do_what_their_steps_do_one_after_another() {
     println!("{ran} programs");
 }
 
-#[test]
-fn so_they_do_on_the_host_device() {
+fn run_some_on(device: &Device) {
     for seed in 0..30 {
         let ops = program(&mut Rng::new(seed));
-        if let Err(why) = run_on(&super::common::host(), &ops) {
+        if let Err(why) = run_on(device, &ops) {
             panic!("seed {seed}: {why}\n{ops:#?}");
         }
+    }
+}
+
+#[test]
+fn so_they_do_on_the_host_device() {
+    leaving_nothing(super::common::host(), run_some_on);
+}
+
+#[test]
+fn so_they_do_on_the_gpu() {
+    if let Some(device) = super::common::cuda() {
+        leaving_nothing(device, run_some_on);
     }
 }
