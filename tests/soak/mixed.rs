@@ -23,6 +23,9 @@ const ROUND: Duration = Duration::from_secs(5);
 
 /// Nothing is left, and everything can be used.
 fn check_at_the_end(shared: &Shared) {
+    for graph in &shared.graphs {
+        drop(graph.lock().unwrap().take());
+    }
     for stream in &shared.streams {
         stream.synchronize().unwrap();
     }

@@ -1,10 +1,13 @@
 //! The operations, each on what one draw finds.
 
+use std::mem::replace;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::world::{Held, Memory, Operation, TAGS, Worker, panic_as_ours};
+use super::world::{Held, Memory, Operation, SHARED, TAGS, Worker, panic_as_ours};
+use half::f16;
 use warpool::compact::{Budget, Goal};
+use warpool::convert::{Rounding, convert};
 use warpool::host::Contents;
 use warpool::movable::Movable;
 use warpool::{Block, Pool, PoolBuf, PoolConfig, Result, Stream};
@@ -14,7 +17,7 @@ const MOST_HELD: usize = 16;
 const MOST_GRAPHS: usize = 4;
 
 /// What a thread does, and how often.
-pub const OPERATIONS: [Operation; 19] = [
+pub const OPERATIONS: [Operation; 23] = [
     ("make a buffer", 5, Worker::make),
     ("drop a buffer", 3, Worker::drop_one),
     ("fill", 3, Worker::fill),
@@ -29,6 +32,10 @@ pub const OPERATIONS: [Operation; 19] = [
     ("launch a graph and drop it", 1, Worker::launch_graph),
     ("capture on a shared stream", 1, Worker::capture_shared),
     ("wait for an event", 1, Worker::wait_for_event),
+    ("use a shared event", 2, Worker::use_shared_event),
+    ("use a shared graph", 1, Worker::use_shared_graph),
+    ("use a stream that goes", 1, Worker::use_stream_that_goes),
+    ("convert", 1, Worker::convert),
     ("compact", 1, Worker::compact),
     ("trim or check", 1, Worker::trim_or_check),
     ("sleep and wake", 1, Worker::sleep_and_wake),
@@ -260,6 +267,66 @@ impl Worker {
         other.wait(&event)?;
         if self.random.chance(1, 3) {
             stream.is_idle()?;
+        }
+        Ok(())
+    }
+
+    /// Other threads record it, wait for it and drop it.
+    fn use_shared_event(&mut self) -> Result<()> {
+        let (stream, place) = (self.stream(), self.up_to(SHARED));
+        let place = &Arc::clone(&self.shared).events[place];
+        let event = Arc::clone(&place.lock().unwrap());
+        match self.up_to(6) {
+            0 | 1 => event.record(&stream),
+            2 | 3 => stream.wait(&event),
+            4 => event.is_done().map(drop),
+            _ => {
+                let another = Arc::new(stream.device().event()?);
+                let before = replace(&mut *place.lock().unwrap(), another);
+                drop((event, before));
+                Ok(())
+            }
+        }
+    }
+
+    /// Other threads launch it and drop it.
+    fn use_shared_graph(&mut self) -> Result<()> {
+        let (stream, place) = (self.stream(), self.up_to(SHARED));
+        let place = &Arc::clone(&self.shared).graphs[place];
+        let graph = place.lock().unwrap().clone();
+        if let Some(graph) = graph.filter(|_| self.random.chance(3, 4)) {
+            return graph.launch(&stream);
+        }
+        let (part, private, value) = (self.part(), self.private.clone(), self.value());
+        let capture = private.begin_capture()?;
+        let mut scratch = part.alloc_typed::<u8>(&private, 100_000)?;
+        scratch.view_mut().fill(&private, value)?;
+        let graph = Arc::new(capture.end()?);
+        let before = place.lock().unwrap().replace(graph);
+        drop(before);
+        Ok(())
+    }
+
+    fn use_stream_that_goes(&mut self) -> Result<()> {
+        let stream = self.own.device().stream()?;
+        let buffer = self.part().alloc_typed(&stream, 50_000)?;
+        self.hold(Memory::Typed(buffer), &stream)?;
+        self.any_stream().wait_stream(&stream)
+    }
+
+    fn convert(&mut self) -> Result<()> {
+        let (stream, other, part) = (self.stream(), self.stream(), self.part());
+        // Of four equal bytes.
+        let value = f32::from_bits(0x3F3F_3F3F);
+        let len = 1 + self.up_to(50_000);
+        let mut wide = part.alloc_typed::<f32>(&stream, len)?;
+        wide.view_mut().fill(&stream, value)?;
+        let mut narrow = part.alloc_typed::<f16>(&other, len)?;
+        convert(&other, wide.view(), narrow.view_mut(), Rounding::Nearest)?;
+        drop(wide);
+        let halves = narrow.view().download(&stream)?;
+        if !self.shared.captures {
+            assert_eq!(halves, vec![f16::from_f32(value); len]);
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use warpool::device::Graph;
 use warpool::device::sim::Rng;
+use warpool::device::{Event, Graph};
 use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::movable::{Movable, MovableId};
 use warpool::pool::{HandleSize, Relief};
@@ -16,6 +16,9 @@ use warpool::{Device, Error, GrowBuf, Pool, PoolBuf, PoolConfig, Result, Stream}
 
 pub const THREADS: usize = 6;
 pub const TAGS: [&str; 2] = ["a", "b"];
+
+/// Events and graphs that all threads use.
+pub const SHARED: usize = 3;
 
 const LIMIT: u64 = 20 << 20;
 
@@ -105,6 +108,8 @@ pub struct Shared {
     pub captures: bool,
     pub watch: Arc<Watch>,
     pub numbers: Mutex<Vec<(usize, MovableId)>>,
+    pub events: [Mutex<Arc<Event>>; SHARED],
+    pub graphs: [Mutex<Option<Arc<Graph>>>; SHARED],
     pub errors: Mutex<BTreeMap<String, u64>>,
     pub operations: AtomicU64,
     pub panics: AtomicU64,
@@ -133,6 +138,8 @@ impl Shared {
             captures,
             watch,
             numbers: Mutex::default(),
+            events: [(); SHARED].map(|()| Mutex::new(Arc::new(device.event().unwrap()))),
+            graphs: Default::default(),
             errors: Mutex::default(),
             operations: AtomicU64::new(0),
             panics: AtomicU64::new(0),
