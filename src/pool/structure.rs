@@ -175,15 +175,12 @@ pub(crate) struct LaneState {
     pub(crate) captured: Option<Arc<Lane>>,
 }
 
-/// Blocks that keep a retired lane alive, see `cache::lifetime`. Atomic, so that a free elsewhere takes no lock.
-#[derive(Default)]
-pub(crate) struct Outstanding(pub(super) AtomicI64);
-
 /// What threads of other streams write, on a pair of cache lines of its own, as processors fetch pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Others {
-    pub(super) outstanding: Outstanding,
+    /// Blocks that keep a retired lane alive, see `cache::lifetime`. Atomic, so that a free elsewhere takes no lock.
+    pub(super) outstanding: AtomicI64,
     pub(crate) elsewhere: Elsewhere,
 }
 

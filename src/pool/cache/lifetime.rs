@@ -19,14 +19,16 @@ use std::sync::atomic::Ordering;
 use super::free_lists::ALL_BINS;
 use crate::device::lock;
 use crate::pool::core::Core;
-use crate::pool::structure::{Lane, Outstanding};
+use crate::pool::structure::{Lane, Others};
 use crate::sync::latch;
 
-impl Outstanding {
+impl Others {
     /// Adds a block of a retired lane; false if the lane has ended.
     pub(crate) fn enter_again(&self) -> bool {
         let more = |blocks| (blocks > 0).then_some(blocks + 1);
-        let entered = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        let entered = self
+            .outstanding
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         entered.is_ok()
     }
 
@@ -34,26 +36,24 @@ impl Outstanding {
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
         // Before `retire` adds the live blocks, the count is not above zero: this cannot see one.
-        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+        self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
 impl Lane {
     /// Adds a block, or another holder, of a retired lane.
     pub(crate) fn enter(&self) {
-        self.others.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        self.others.outstanding.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane.
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
-        if std::mem::replace(&mut state.retired, true) {
-            return;
-        }
+        state.retired = true;
         // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave.
         let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
-        (self.others.outstanding.0).fetch_add(out, Ordering::AcqRel);
+        self.others.outstanding.fetch_add(out, Ordering::AcqRel);
         drop(state);
         self.drain(ALL_BINS, core);
         self.end_used();
@@ -66,7 +66,7 @@ impl Lane {
 
     /// Takes away a block or holder of a retired lane, which may be gone afterwards.
     pub(crate) fn leave(&self) {
-        if self.others.outstanding.leave() {
+        if self.others.leave() {
             let held = lock(&self.shared.books).end(self);
             // Without the books' lock: the pool may end with its last lane.
             drop(held);

@@ -187,7 +187,7 @@ impl Lane {
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
         let mut state = latch(&self.state);
-        let has_ended = state.retired && !self.others.outstanding.enter_again();
+        let has_ended = state.retired && !self.others.enter_again();
         refuse!(has_ended && !seeded!("ended-lane-serves-a-request") =>
             "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
