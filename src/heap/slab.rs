@@ -129,10 +129,7 @@ impl Slabs {
     /// The slabs that are empty, but that several streams still use.
     pub(crate) fn mixed(&self) -> Vec<Id> {
         let ids = self.partial.iter().map(|key| key.3);
-        let is_empty = |&id: &Id| {
-            let slab = self.get(id);
-            slab.free == slab.all()
-        };
+        let is_empty = |&id: &Id| self.get(id).free == self.get(id).all();
         ids.filter(is_empty).collect()
     }
 

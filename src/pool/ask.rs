@@ -59,7 +59,7 @@ impl Core {
 
     /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
     pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
-        let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
+        let behind = self.hole_behind(id, bytes);
         let behind = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
         self.waits_for(slot, behind.map(|(_, hole)| hole.epoch))
     }

@@ -246,11 +246,11 @@ impl Core {
         self.peak_taken = self.peak_taken.max(self.live());
     }
 
-    /// The hole that begins where `id` ends.
-    pub(super) fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
+    /// The hole that begins where `id` ends, if it has at least `bytes`.
+    pub(super) fn hole_behind(&self, id: Id, bytes: u64) -> Option<(Id, Extent)> {
         let next = self.extents.get(id).next;
         let hole = *self.extents.get(next);
-        (hole.state == State::Free).then_some((next, hole))
+        (hole.state == State::Free && hole.bytes >= bytes).then_some((next, hole))
     }
 
     pub(super) fn only_stream(&self) -> bool {
@@ -293,7 +293,7 @@ impl Core {
     /// Makes no wait: under capture, the graph's launches would make it.
     pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
         let waits = self.waits_to_grow(id, bytes, slot);
-        let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
+        let behind = self.hole_behind(id, bytes);
         let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
             return false;
         };

@@ -185,7 +185,7 @@ impl Core {
         for id in holes {
             // A lower hole may have taken it in.
             while self.extents.get(id).state == State::Free
-                && let Some((_, upper)) = self.hole_behind(id)
+                && let Some((_, upper)) = self.hole_behind(id, 0)
             {
                 let both = [self.extents.get(id).epoch, upper.epoch];
                 let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
