@@ -10,7 +10,7 @@ use super::shelf::Away;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
 use crate::error::{Error, Result};
-use crate::pool::{Block, Event};
+use crate::pool::{Ask, Block, Event, Questions};
 use crate::seeded::seeded;
 
 /// The error for an id without a block.
@@ -92,6 +92,12 @@ impl Marks {
                 let _ = theirs.sync_to(*tick);
             }
         }
+    }
+
+    /// The waits of the stream of `timeline` for all ticks.
+    pub(super) fn waits(self, timeline: &Arc<Timeline>) -> Questions {
+        let wait = |(theirs, tick)| (theirs, Ask::Behind(Arc::clone(timeline), tick));
+        self.0.into_iter().map(wait).collect()
     }
 
     /// Makes the records that waits for the ticks need.

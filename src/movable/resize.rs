@@ -11,8 +11,12 @@ use super::{Movable, MovableId};
 use crate::compact::Move;
 use crate::device::{Addr, Queueing, Stream, Timeline, lock};
 use crate::error::{Error, Result, refuse};
-use crate::pool::{Block, UNIT, bytes_of};
+use crate::pool::{Block, Job, Questions, Shared, UNIT, bytes_of};
 use crate::seeded::seeded;
+
+/// Times that a block's stream is made to wait before a resize in place, each time because others used the block, or the
+/// memory behind it, meanwhile.
+const TIMES_WAITED: u32 = 1000;
 
 /// Times that a resized block is copied, each time because pointers in it were rewritten meanwhile.
 const TIMES_COPIED: u32 = 1000;
@@ -88,12 +92,7 @@ impl Registry {
             return Ok(());
         }
         // On the host the block would keep its old size, which may not fit the new one.
-        let mut state = self.here(id)?;
-        // The free memory after the block may be in a cache.
-        drop(shared.lock_drained());
-        let is_resized = state.resize_in_place(id, bytes)?;
-        drop(state);
-        if is_resized {
+        if self.resize_in_place(&shared, id, bytes)? {
             return Ok(());
         }
         let lane = shared.open_lane(stream)?;
@@ -122,6 +121,25 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether the block was resized in place. What its own stream has to wait for before is queued without the lock:
+    /// the driver may keep the caller until a host call has run, which may ask for the lock.
+    fn resize_in_place(&self, shared: &Shared, id: MovableId, bytes: u64) -> Result<bool> {
+        for _ in 0..TIMES_WAITED {
+            let mut waits = Questions::new();
+            let mut state = self.here(id)?;
+            // The free memory after the block may be in a cache.
+            drop(shared.lock_drained());
+            let is_resized = state.resize_in_place(id, bytes, &mut waits)?;
+            drop(state);
+            if is_resized || waits.is_empty() {
+                return Ok(is_resized);
+            }
+            shared.work(|_| Job::asking(waits))?;
+        }
+        let why = "other threads use the block all the time: resize it when they do not";
+        Err(Error::invalid("id", why))
+    }
+
     /// Queues a copy of the block, from the device or the host, into `block`, which replaces it. Returns the old block
     /// if it was on the device.
     ///
@@ -135,6 +153,7 @@ impl Registry {
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
         let locked = || Ok(lock(&self.state));
+        let mut recorded = None;
         for _ in 0..TIMES_COPIED {
             let begun = {
                 let mut state = self.settled(locked)?;
@@ -142,7 +161,14 @@ impl Registry {
                     Some(begun) => begun,
                     None => {
                         let timeline = &stream.core().timeline;
-                        return state.put_back_behind(id, block, timeline, calls);
+                        if let Some(tick) = recorded {
+                            return state.put_back_behind(id, block, (timeline, tick), calls);
+                        }
+                        drop(state);
+                        let tick = timeline.open_tick();
+                        timeline.record_ahead(tick);
+                        recorded = Some(tick);
+                        continue;
                     }
                 }
             };
@@ -194,8 +220,14 @@ fn held() -> Error {
 }
 
 impl State {
-    /// Whether the block was resized in place, as none on the host is.
-    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
+    /// Whether the block was resized in place, as none on the host is, and none whose stream has to wait for `waits`
+    /// before.
+    fn resize_in_place(
+        &mut self,
+        id: MovableId,
+        bytes: u64,
+        waits: &mut Questions,
+    ) -> Result<bool> {
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
             return Err(held());
@@ -203,23 +235,31 @@ impl State {
         let Some(block) = &mut entry.block else {
             return Ok(false);
         };
-        let timeline = Arc::clone(&block.lane().stream.timeline);
+        let home = Arc::clone(&block.lane().stream);
+        let timeline = &home.timeline;
         if bytes < block.bytes() {
             // The freed part becomes free on the block's own stream, so that stream waits for all uses first.
             if bytes.next_multiple_of(UNIT) < block.capacity() {
-                entry.ready.wait_on(&timeline)?;
-                entry.uses.wait_on(&timeline)?;
+                if !block.is_private() {
+                    home.refuse_under_capture()?;
+                }
+                let mut uses = entry.ready.lacking(timeline);
+                uses.note_all(&entry.uses.lacking(timeline));
+                *waits = uses.waits(timeline);
+            }
+            if !waits.is_empty() {
+                return Ok(false);
             }
             return block.shrink(bytes).map(|()| true);
         }
         let capacity = block.capacity();
-        if !block.grow(bytes)? {
+        if !block.grow(bytes, waits)? {
             return Ok(false);
         }
         if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
             // The added part is ready on the block's own stream.
-            entry.ready.note(&timeline, timeline.open_tick());
-            entry.written(&timeline, timeline.open_tick(), false);
+            entry.ready.note(timeline, timeline.open_tick());
+            entry.written(timeline, timeline.open_tick(), false);
         }
         Ok(true)
     }

@@ -352,19 +352,19 @@ impl Registry {
 }
 
 impl State {
-    /// Like [`State::put_back`], into a block that is ready on another stream.
+    /// Like [`State::put_back`], into a block that is ready with a tick of another stream.
     pub(super) fn put_back_behind(
         &mut self,
         id: MovableId,
         block: Block,
-        ready: &Timeline,
+        (ready, tick): (&Timeline, u64),
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
         let Some(spilling) = self.spilling.clone() else {
             return Ok(Some(block));
         };
         let up = &spilling.up;
-        (up.stream.core().timeline).wait_for(ready, ready.open_tick())?;
+        (up.stream.core().timeline).wait_for(ready, tick)?;
         self.put_back(id, block, up, calls)
     }
 

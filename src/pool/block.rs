@@ -4,10 +4,10 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::ask::Questions;
 use super::cache::stream_cache::rounded;
 use super::cache::thread_map::nearby;
 use super::cache::{Cached, wait_for};
-use super::job::Job;
 use super::observers::Event;
 use super::private::keep_block;
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
@@ -233,10 +233,10 @@ impl Block {
         uses.wait(&self.lane().timeline)
     }
 
-    /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free.
-    /// The added memory is ready behind the work that the block's stream has so far. So not under capture, where only
-    /// launches of the graph run that work.
-    pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
+    /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free, or if
+    /// the block's stream has to wait for `waits` first. The added memory is ready behind the work that the stream has so
+    /// far. So not under capture, where only launches of the graph run that work.
+    pub(crate) fn grow(&mut self, bytes: u64, waits: &mut Questions) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {
             return Ok(false);
@@ -245,10 +245,12 @@ impl Block {
         let (id, lane, more) = (self.id(), self.lane(), capacity - before);
         // Private memory has no extent.
         let may_grow = more > 0 && !self.is_private() && !lane.timeline.is_captured();
-        if may_grow {
-            (lane.shared).work(|core| Job::asking(core.waits_to_grow(id, more, lane.slot)))?;
-        }
-        if more > 0 && !(may_grow && lane.shared.core.lock().grow(id, more, lane.slot)) {
+        let mut grow = || {
+            let mut core = lane.shared.core.lock();
+            *waits = core.waits_to_grow(id, more, lane.slot);
+            core.grow(id, more, lane.slot)
+        };
+        if more > 0 && !(may_grow && grow()) {
             return Ok(false);
         }
         self.resized(capacity, bytes);

@@ -77,7 +77,9 @@ use structure::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::{Epoch, UNIT};
+pub(crate) use ask::{Ask, Questions};
 pub(crate) use buf::bytes_of;
+pub(crate) use job::Job;
 pub(crate) use moves::Run;
 pub(crate) use observers::Event;
 pub(crate) use stats::counters::Spilled;

@@ -128,7 +128,7 @@ impl Shared {
     }
 
     /// Begins a job, runs it without the lock, and ends it; `None` if there is nothing to do.
-    pub(super) fn work(
+    pub(crate) fn work(
         &self,
         begin: impl FnOnce(&mut Core) -> Option<Job>,
     ) -> Result<Option<Grant>> {

@@ -6,6 +6,7 @@ mod at_the_limit;
 mod common;
 mod cycles;
 mod failing_calls;
+mod full_streams;
 mod kernels;
 mod movable;
 #[cfg(feature = "sanitize")]

@@ -1,0 +1,112 @@
+//! Streams that are full: who queues more is kept until a host call has run, which may ask for movable memory.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use crate::common::{self, BackendOf, Gate, watched::Watched};
+use warpool::host::{HostPool, HostPoolConfig, Spill};
+use warpool::pool::HandleSize;
+use warpool::{Pool, PoolConfig, Stream};
+
+/// As many operations as a stream of the host device has room for.
+const FULL: usize = 1 << 16;
+
+/// What a busy machine may take for something that waits for nothing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Fills `stream` behind a host call that does `work` once the result is dropped.
+fn fill(stream: &Stream, work: impl FnOnce() + Send + 'static) -> mpsc::Sender<()> {
+    let (open, opened) = mpsc::channel::<()>();
+    let (begin, begun) = mpsc::channel();
+    let backend = stream.device().backend();
+    let first = move || {
+        begin.send(()).unwrap();
+        let _ = opened.recv();
+        work();
+    };
+    backend.host_call(stream.raw(), Box::new(first)).unwrap();
+    begun.recv_timeout(PATIENCE).expect("it runs");
+    for _ in 0..FULL {
+        backend.host_call(stream.raw(), Box::new(|| ())).unwrap();
+    }
+    open
+}
+
+/// Resizes a block of 1 MiB to `bytes` while its stream is full and has to wait for another one, until a host call of it
+/// has held a block.
+fn is_resized(bytes: usize) {
+    let (tell, told) = mpsc::channel();
+    // All is the thread's own, so that a failure waits for nothing.
+    std::thread::spawn(move || {
+        let (device, watched) = Watched::over(&common::host());
+        let pool = Pool::new(&device, PoolConfig::default().limit(64 << 20)).unwrap();
+        let [home, user, other] = [(); 3].map(|()| device.stream().unwrap());
+        let alloc = || pool.alloc_movable::<u8>(&home, 1 << 20).unwrap();
+        let (mut block, behind) = (alloc(), alloc());
+        let held = pool.alloc_movable::<u8>(&other, 1000).unwrap();
+        let at = block.hold(&home).unwrap().addr();
+        let gate = Gate::close(&user);
+        for used in [&block, &behind] {
+            drop(used.hold(&user).unwrap());
+        }
+        behind.free_on(&user).unwrap();
+        let (of, id) = (pool.clone(), held.id());
+        let open = fill(&home, move || drop(of.hold_id(id, &other).unwrap()));
+        watched.after("before_event_wait", move || drop(open));
+        block.resize(&home, bytes).unwrap();
+        assert!(watched.was_hooked(), "nothing was waited for");
+        gate.open();
+        assert_eq!(block.hold(&home).unwrap().addr(), at);
+        drop(block);
+        tell.send(pool.check_invariants()).unwrap();
+    });
+    let done = told.recv_timeout(PATIENCE);
+    done.expect("it waits for itself").unwrap();
+}
+
+#[test]
+fn a_block_is_shrunk_while_its_stream_is_full_and_a_host_call_of_it_holds_another() {
+    is_resized(1 << 19);
+}
+
+#[test]
+fn a_block_grows_while_its_stream_is_full_and_a_host_call_of_it_holds_another() {
+    is_resized(3 << 19);
+}
+
+/// Whether another thread gets the lock of movable memory at every record that the device makes from now on. A new event
+/// waits while any thread queues on a full stream.
+fn is_unlocked_at_records(pool: &Pool, watched: &Watched) -> Arc<Mutex<(u64, bool)>> {
+    let (of, seen) = (pool.clone(), Arc::new(Mutex::new((0, true))));
+    let its = Arc::clone(&seen);
+    watched.before(move |call, _| {
+        if call == "event_record" && its.lock().unwrap().1 {
+            let (of, (tell, told)) = (of.clone(), mpsc::channel());
+            std::thread::spawn(move || tell.send(of.record_steps(false).is_ok()));
+            let done = told.recv_timeout(PATIENCE) == Ok(true);
+            let mut seen = its.lock().unwrap();
+            *seen = (seen.0 + 1, done);
+        }
+        true
+    });
+    seen
+}
+
+#[test]
+fn a_stream_is_recorded_without_the_lock_before_a_block_that_made_room_comes_back_larger() {
+    let (device, watched) = Watched::over(&common::host());
+    let limit = PoolConfig::default().limit(8 << 20);
+    let pool = Pool::new(&device, limit.handles(HandleSize::Granule)).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut block = pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap();
+    block.upload(&stream, &[7; 4 << 20]).unwrap();
+    let copies = watched.calls("copy_out");
+    let seen = is_unlocked_at_records(&pool, &watched);
+    block.resize(&stream, 6 << 20).unwrap();
+    assert!(watched.calls("copy_out") > copies, "it was not spilled");
+    let (records, unlocked) = *seen.lock().unwrap();
+    assert!(records > 0 && unlocked, "{records} records");
+    assert_eq!(block.download(&stream).unwrap()[..4 << 20], [7; 4 << 20]);
+}
