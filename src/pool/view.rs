@@ -17,7 +17,7 @@ use std::ops::{Bound, RangeBounds};
 
 use bytemuck::Pod;
 
-use crate::device::{Addr, Place, Stream, StreamCore, Use, ordered, ordered_to_its_end};
+use crate::device::{Addr, Place, Stream, StreamCore, Use, may_wait, ordered, ordered_to_its_end};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
@@ -291,8 +291,8 @@ impl<T: Pod> ViewMut<'_, T> {
     ///
     /// `src` may be on another device whose pool grants this device access
     /// ([`PoolConfig::peers`](crate::PoolConfig::peers)). The copy then waits on the device for work that uses `src`
-    /// there, and later uses wait for the copy. That costs some 20 us more of host time, and neither stream may
-    /// be under capture.
+    /// there, and later uses wait for the copy. That costs some 20 us more of host time, neither stream may be
+    /// under capture, and no host call may make such a copy.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -403,13 +403,16 @@ fn from_peer(
         "it is of another device, and {:?} device {} has no access: name it in PoolConfig::peers",
         info.kind, info.ordinal);
     let _outside = core.outside_capture()?;
+    // Before the copy is queued, which the host may have to wait for.
+    may_wait()?;
     let bridge = there.stream()?;
     // The source's log has the read until the copy is queued: the source does not fall asleep meanwhile, and launches
     // of graphs that use it wait.
     ordered(bridge.core(), &[Some(read)], || {
         wait_elsewhere(stream, &bridge)?;
         let queued = ordered(core, &[to], queue).and_then(|queued| queued);
-        // A copy that failed may be queued too. If the device cannot wait for it, the host does.
+        // A copy that failed may be queued too. If the device cannot wait for it, the host does; a stream for which
+        // neither can wait runs nothing more.
         queued.and(wait_elsewhere(&bridge, stream).or_else(|_| stream.synchronize()))
     })?
 }

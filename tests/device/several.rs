@@ -222,6 +222,32 @@ fn a_copy_from_a_device_that_grants_no_access_is_an_error_that_names_the_setting
 }
 
 #[test]
+fn a_copy_between_devices_is_refused_in_a_host_call_which_could_not_wait_for_it() {
+    let (there, watched) = Watched::over(&common::host());
+    let pools = [&common::host(), &there].map(|own| Pool::new(own, PoolConfig::default()).unwrap());
+    let [here, on, other] = [pools[0].device(), &there, &there].map(|own| own.stream().unwrap());
+    let source = pools[0].alloc_filled(&here, 1000, 7u32).unwrap();
+    let mut copy = pools[1].alloc_zeroed::<u32>(&on, 1000).unwrap();
+    let gate = Gate::hold(&on);
+    let (tell, told) = mpsc::channel();
+    watched.fail("event_record", 1, false);
+    let work = move || {
+        let refused = copy.view_mut().copy_from(&on, &source).is_err();
+        tell.send((refused, source, copy)).unwrap();
+    };
+    let backend = there.backend();
+    backend.host_call(other.raw(), Box::new(work)).unwrap();
+    let (refused, source, copy) = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    watched.heal();
+    assert!(refused, "nothing waits for the copy");
+    drop(source);
+    let again = pools[0].alloc_filled(&here, 1000, 4u32).unwrap();
+    gate.open();
+    assert!(copy.download().unwrap() == [0; 1000]);
+    drop(again);
+}
+
+#[test]
 fn a_pool_does_not_fall_asleep_between_the_order_of_a_copy_from_it_and_the_copy() {
     let here = common::host();
     let (there, watched) = Watched::over(&common::host());
