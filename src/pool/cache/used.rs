@@ -74,15 +74,12 @@ impl Uses {
         let drops = transfer.drops.fetch_add(1, Ordering::Relaxed);
         let asks = drops.is_multiple_of(DROPS_A_QUESTION);
         let mut marks = Marks::new();
-        for (theirs, tick) in self.all() {
-            if lane.timeline.is_behind(&theirs, tick) {
-                continue;
+        let ahead = |(theirs, tick): &(Arc<Timeline>, u64)| !lane.timeline.is_behind(theirs, *tick);
+        for (theirs, tick) in self.all().filter(ahead) {
+            if asks {
+                transfer.timed(|| theirs.poll_to(tick))?;
             }
-            let done = match asks {
-                true => transfer.timed(|| theirs.poll_to(tick))?,
-                false => theirs.done(),
-            };
-            if done < tick {
+            if theirs.done() < tick {
                 marks.push((theirs, tick));
             }
         }
