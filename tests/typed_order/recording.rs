@@ -1,22 +1,23 @@
 //! A driver's graph is not synchronised: threads record into it one at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::common::watched::Watched;
-use super::common::{BackendOf, Gate, on_every_device};
+use super::common::{BackendOf, Gate, fill, for_threads, on_every_device, read, rounds};
 use super::{LEN, World, settle, to_half};
 use half::f16;
 use warpool::convert::{GradScaler, ScalerConfig};
 use warpool::device::{Capture, Event};
 use warpool::movable::Movable;
-use warpool::{Device, PoolBuf};
+use warpool::{Block, Device, PoolBuf, ViewMut};
 
 on_every_device! {
     one_thread_at_a_time_records_into_a_graph,
+    no_call_is_lost_as_captures_of_its_stream_begin_and_end,
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
     an_event_is_not_recorded_again_while_the_gate_of_a_capture_is_made_to_wait_for_it,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
@@ -149,6 +150,55 @@ fn one_thread_at_a_time_records_into_a_graph(device: &Device) {
         ends_amid(device, false, FILL, elsewhere),
         "of another event"
     );
+}
+
+/// Each is made once, by the stream or in a graph, which is launched once. Some calls have other streams join.
+fn no_call_is_lost_as_captures_of_its_stream_begin_and_end(device: &Device) {
+    let (device, calls) = (&for_threads(device), rounds(30_000));
+    let world = World::new(device);
+    let home = &world.home;
+    let blocks = [(); 4].map(|()| world.pool.alloc(home, calls as u64).unwrap());
+    for block in &blocks {
+        fill(home, block.addr(), 0, block.bytes());
+    }
+    let captures = AtomicU64::new(0);
+    let work = |block: &Block| {
+        let branch = device.stream().unwrap();
+        for at in 0..calls {
+            // SAFETY: of the block, which is there until the stream is done.
+            let byte = || unsafe { ViewMut::<u8>::from_raw(block.addr() + at as u64, 1) };
+            // Refused where a capture has been announced and has not begun.
+            while byte().unwrap().fill(home, 1).is_err() {
+                thread::yield_now();
+            }
+            // So that many captures begin and end amid the calls.
+            let seen = captures.load(Ordering::SeqCst);
+            while at % 50 == 0 && captures.load(Ordering::SeqCst) == seen {
+                thread::yield_now();
+            }
+            if at % 16 == 0 {
+                let event = device.event().unwrap();
+                // Refused where the capture has ended in between.
+                let _ = event.record(home).and_then(|()| branch.wait(&event));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads = blocks.each_ref().map(|block| scope.spawn(|| work(block)));
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            let capture = home.begin_capture().unwrap();
+            captures.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_micros(50));
+            capture.end().unwrap().launch(home).unwrap();
+            // The device is to keep up.
+            home.synchronize().unwrap();
+        }
+    });
+    for block in &blocks {
+        let bytes = read(home, block.addr(), calls);
+        let lost = bytes.iter().filter(|byte| **byte != 1).count();
+        assert_eq!(lost, 0, "of {calls} calls, beside {captures:?} captures");
+    }
 }
 
 fn a_capture_begins_behind_calls_for_its_stream_that_have_begun(device: &Device) {
