@@ -55,6 +55,8 @@ pub(crate) struct Mover {
     next: usize,
     /// For each place, an event recorded after the launch that read it last.
     read: Vec<Event>,
+    /// Recorded after each upload. Made before, as a driver may make no event while a host call asks for the caller's lock.
+    uploaded: Event,
     /// The tables that are being copied, oldest first, and the tick of the moving stream after which they are; after
     /// none if the upload failed, whose first pieces may be queued.
     images: VecDeque<(u64, Vec<u8>)>,
@@ -94,6 +96,7 @@ impl Mover {
             place_bytes,
             next: 0,
             read: (0..PLACES).map(|_| device.event()).collect::<Result<_>>()?,
+            uploaded: device.event()?,
             images: VecDeque::new(),
             flags: vec![Scratch::counted(device, 1, overhead)?],
             overhead: overhead.clone(),
@@ -131,7 +134,8 @@ impl Mover {
         self.images.push_back((u64::MAX, image));
         self.copy(addr)?;
         if !seeded!("moves-before-their-table") {
-            self.stream.wait_stream(&self.upload)?;
+            self.uploaded.record(&self.upload)?;
+            self.stream.wait(&self.uploaded)?;
         }
         let copied = self.images.iter_mut().rev();
         let copied = copied.take_while(|(tick, _)| *tick == u64::MAX);

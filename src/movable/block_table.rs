@@ -357,11 +357,24 @@ impl Table {
         self.at.insert(at, id.index);
     }
 
-    /// The work that moves of blocks that are not held wait for.
+    /// The work that moves of blocks that are not held wait for, and stores of their new addresses.
     pub(super) fn uses(&self) -> Marks {
+        let mut uses = self.uses_before_stores();
+        for entry in self.entries.iter().filter(|entry| entry.holds == 0) {
+            entry.note_to(&mut uses);
+            uses.note_all(&entry.word_uses);
+        }
+        uses
+    }
+
+    /// The work that stores to outdated words wait for.
+    pub(super) fn uses_before_stores(&self) -> Marks {
         let mut uses = Marks::default();
-        let movable = self.entries.iter().filter(|entry| entry.holds == 0);
-        movable.for_each(|entry| entry.note_to(&mut uses));
+        for &index in self.stale_words.iter().flatten() {
+            let entry = &self.entries[index as usize];
+            uses.note_all(&entry.word_uses);
+            uses.note_all(&entry.uses);
+        }
         uses
     }
 

@@ -155,6 +155,12 @@ impl Arrays {
         })
     }
 
+    /// Adds the work on arrays at fixed addresses that an update waits for.
+    pub(super) fn note_uses(&self, uses: &mut Marks) {
+        let all = self.list.values();
+        all.for_each(|array| uses.note_all(&array.uses));
+    }
+
     /// Records that all arrays have to be updated for the moves `ranges`.
     pub(super) fn owe(&mut self, ranges: Vec<Move>) {
         if !self.list.is_empty() && !ranges.is_empty() {

@@ -101,13 +101,14 @@ impl Registry {
     }
 
     /// The state as `lock` gets it, with no update pending. The updates are queued in parts, for each of which the moving
-    /// stream has room.
+    /// stream has room. The records that they wait for are made before.
     pub(super) fn settled<'r>(
         &'r self,
         lock: impl Fn() -> Result<MutexGuard<'r, State>>,
     ) -> Result<MutexGuard<'r, State>> {
         loop {
             self.wait_for_room()?;
+            self.record_uses_ahead(|state| state.uses_before_updates());
             let mut state = lock()?;
             if self.settle(&mut state)? {
                 return Ok(state);
@@ -119,14 +120,21 @@ impl Registry {
     /// for may free memory, or ask for the registry.
     pub(super) fn record_ahead(&self, shared: &Shared) {
         let holes = shared.core.lock().uses_of_holes();
-        let (mut uses, mover) = {
+        self.record_uses_ahead(|state| {
+            let mut uses = state.uses();
+            for (theirs, tick) in &holes {
+                uses.note(theirs, *tick);
+            }
+            uses
+        });
+    }
+
+    fn record_uses_ahead(&self, uses: impl FnOnce(&State) -> Marks) {
+        let lacking = {
             let state = lock(&self.state);
-            (state.table.uses(), state.mover.stream.clone())
+            uses(&state).lacking(&state.mover.stream.core().timeline)
         };
-        for (theirs, tick) in &holes {
-            uses.note(theirs, *tick);
-        }
-        uses.lacking(&mover.core().timeline).record_ahead();
+        lacking.record_ahead();
     }
 
     pub(super) fn check_stream(&self, stream: &Stream) -> Result<()> {
@@ -298,6 +306,21 @@ impl Drop for Registry {
 }
 
 impl State {
+    /// The work that moves and updates wait for.
+    fn uses(&self) -> Marks {
+        let mut uses = self.table.uses();
+        self.arrays.note_uses(&mut uses);
+        uses
+    }
+
+    /// The work that the pending updates wait for.
+    fn uses_before_updates(&self) -> Marks {
+        match self.arrays.is_behind() {
+            true => self.uses(),
+            false => self.table.uses_before_stores(),
+        }
+    }
+
     /// Brings the registered arrays and the address table up to date with all moves. Returns false if the moving stream
     /// has no room for that.
     pub(super) fn settle(&mut self) -> Result<bool> {

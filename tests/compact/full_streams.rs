@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{self, BackendOf, Gate, watched::Watched};
+use crate::common::{self, BackendOf, Gate, Memory, watched::Watched, write};
+use warpool::compact::Goal;
 use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::pool::HandleSize;
 use warpool::{Pool, PoolConfig, Stream};
@@ -74,13 +75,13 @@ fn a_block_grows_while_its_stream_is_full_and_a_host_call_of_it_holds_another() 
     is_resized(3 << 19);
 }
 
-/// Whether another thread gets the lock of movable memory at every record that the device makes from now on. A new event
-/// waits while any thread queues on a full stream.
-fn is_unlocked_at_records(pool: &Pool, watched: &Watched) -> Arc<Mutex<(u64, bool)>> {
+/// Whether another thread gets the lock of movable memory whenever the device makes an event from now on. A driver makes
+/// none while any thread queues on a full stream.
+fn is_unlocked_at_new_events(pool: &Pool, watched: &Watched) -> Arc<Mutex<(u64, bool)>> {
     let (of, seen) = (pool.clone(), Arc::new(Mutex::new((0, true))));
     let its = Arc::clone(&seen);
     watched.before(move |call, _| {
-        if call == "event_record" && its.lock().unwrap().1 {
+        if call == "event_create" && its.lock().unwrap().1 {
             let (of, (tell, told)) = (of.clone(), mpsc::channel());
             std::thread::spawn(move || tell.send(of.record_steps(false).is_ok()));
             let done = told.recv_timeout(PATIENCE) == Ok(true);
@@ -103,10 +104,46 @@ fn a_stream_is_recorded_without_the_lock_before_a_block_that_made_room_comes_bac
     let mut block = pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap();
     block.upload(&stream, &[7; 4 << 20]).unwrap();
     let copies = watched.calls("copy_out");
-    let seen = is_unlocked_at_records(&pool, &watched);
+    let seen = is_unlocked_at_new_events(&pool, &watched);
     block.resize(&stream, 6 << 20).unwrap();
     assert!(watched.calls("copy_out") > copies, "it was not spilled");
-    let (records, unlocked) = *seen.lock().unwrap();
-    assert!(records > 0 && unlocked, "{records} records");
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events > 0 && unlocked, "{events} events");
     assert_eq!(block.download(&stream).unwrap()[..4 << 20], [7; 4 << 20]);
+}
+
+#[test]
+fn streams_are_recorded_without_the_lock_before_an_address_is_stored_over_one_that_they_may_read() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [home, other] = [(); 2].map(|()| device.stream().unwrap());
+    let _table = pool.address_table().unwrap();
+    drop(pool.alloc(&other, 1 << 20).unwrap());
+    let gone = pool.alloc_movable::<u8>(&home, 1 << 20).unwrap();
+    drop(gone.hold(&home).unwrap());
+    drop(gone);
+    let block = pool.alloc_movable::<u8>(&other, 1 << 20).unwrap();
+    let seen = is_unlocked_at_new_events(&pool, &watched);
+    drop(block.hold(&other).unwrap());
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events > 0 && unlocked, "{events} events");
+}
+
+#[test]
+fn streams_are_recorded_without_the_lock_before_pointers_that_their_work_uses_are_rewritten() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [home, user] = [(); 2].map(|()| device.stream().unwrap());
+    let memory = Memory::new(&device, 64);
+    write(&user, memory.addr, &[0; 64]);
+    // SAFETY: the memory outlives the array, and nothing else uses it.
+    let array = unsafe { pool.register_pointers(&user, memory.addr, 8) }.unwrap();
+    let alloc = || pool.alloc_movable::<u64>(&home, 500_000).unwrap();
+    let (low, _high) = (alloc(), alloc());
+    drop(low);
+    let seen = is_unlocked_at_new_events(&pool, &watched);
+    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events > 0 && unlocked, "{events} events");
+    drop(array);
 }
