@@ -63,7 +63,7 @@ impl Stretches {
             let mut span = seed.bytes;
             let mut edge = seed.addr;
             for e in layout.below(seed.addr).take(REACH) {
-                if e.kind == Kind::Fixed || e.end() != edge || span > 4 * bytes {
+                if e.kind == Kind::Fixed || e.end() != edge || span > bytes.saturating_mul(4) {
                     break;
                 }
                 (edge, span) = (e.addr, span + e.bytes);
@@ -71,7 +71,7 @@ impl Stretches {
             }
             (edge, span) = (seed.end(), seed.bytes);
             for e in layout.from(seed.end()).take(REACH) {
-                if e.kind == Kind::Fixed || e.addr != edge || span > 4 * bytes {
+                if e.kind == Kind::Fixed || e.addr != edge || span > bytes.saturating_mul(4) {
                     break;
                 }
                 (edge, span) = (e.end(), span + e.bytes);
@@ -186,7 +186,7 @@ mod tests {
         for pattern in [".mmmmmm", "mmmmmm."] {
             assert_eq!(seen(pattern, 2), 0, "the hole is five times that");
             assert_eq!([5, 10].map(|bytes| seen(pattern, bytes)), [2, 4]);
-            assert_eq!(seen(pattern, 100), 6);
+            assert_eq!([100, u64::MAX].map(|bytes| seen(pattern, bytes)), [6; 2]);
         }
     }
 
