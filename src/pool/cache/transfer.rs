@@ -131,9 +131,7 @@ impl Lane {
             batches.position(|batch| batch.bytes == bytes && fits(batch))
         };
         let own = find(&|batch| batch.stream == self.slot);
-        // A wait does not cover blocks freed after it.
-        let any = waited && seeded!("taken-over-with-what-was-freed-meanwhile");
-        let at = own.or_else(|| find(&|batch| any || self.is_behind(batch)))?;
+        let at = own.or_else(|| find(&|batch| self.is_behind(batch)))?;
         let mut batch = state.batches.remove(at);
         let block = batch.blocks.pop();
         // The stream runs behind all of them: the others go into the cache, while there is room.
@@ -178,6 +176,14 @@ impl Lane {
         waited: bool,
         core: &mut Core,
     ) -> Option<Grant> {
+        // A wait does not cover blocks freed after it.
+        if seeded!("taken-over-with-what-was-freed-meanwhile")
+            && waited
+            && self.gather(bytes, any, core)
+        {
+            let mut state = latch(&self.shared.transfer.state);
+            state.batches.iter_mut().for_each(|batch| batch.tick = 0);
+        }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Blocks of the own stream need no wait. Another stream's may be in a batch already.
             let lacks = !any || self.wait_for_batch(bytes).is_empty();
