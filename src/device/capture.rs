@@ -25,11 +25,11 @@
 //! # One thread at a time
 //!
 //! A driver's graph is not synchronised: two threads may not record into it at once, nor may one record while another
-//! ends the capture. An event that was recorded in a capture is part of its graph too. So all such calls of a device
+//! ends the capture. An event that is recorded in a capture is part of its graph too. So all such calls of a device
 //! hold its lock ([`Recorder::recording`]). For calls that queue work, see the module `calls`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use super::raw::{RawGraph, RawStream};
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
@@ -65,7 +65,7 @@ impl Drop for OfAnother {
     }
 }
 
-fn has_ended() -> Error {
+pub(super) fn has_ended() -> Error {
     let why = "its capture, or the one that it was to join, has ended meanwhile: try again";
     Error::invalid("stream", why)
 }
@@ -113,7 +113,7 @@ impl Recorder {
     /// # Errors
     /// [`Error::Invalid`] if it is under capture already, where a host call would have to wait for a copy, or if the
     /// capture ends meanwhile; any error of the driver. The stream is then unchanged.
-    fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+    pub(super) fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
         timeline.refuse_while_outside()?;
         let mut entering = lock(&timeline.entering);
@@ -447,40 +447,5 @@ impl Stream {
     /// The capture that the stream is under.
     pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
         self.core().timeline.recorder()
-    }
-}
-
-/// The capture that an event was recorded in.
-pub(super) struct CapturedIn {
-    pub(super) recorder: Weak<Recorder>,
-}
-
-impl CapturedIn {
-    /// Makes `stream` wait inside the capture by a call; it joins the capture if it is under none.
-    pub(super) fn wait(&self, stream: &Stream, call: impl FnOnce() -> Result<()>) -> Result<()> {
-        let recorder = self.recorder.upgrade();
-        let recorder = recorder.filter(|recorder| !lock(&recorder.state).streams.is_empty());
-        let Some(recorder) = recorder else {
-            return Err(Error::invalid(
-                "event",
-                "it was recorded in a capture that has ended: record it again",
-            ));
-        };
-        let joins = match stream.recorder() {
-            None => recorder.enter(stream).map(|()| true)?,
-            Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => false,
-            Some(_) => {
-                return Err(Error::invalid(
-                    "event",
-                    "it was recorded in another capture than the stream's",
-                ));
-            }
-        };
-        let waited = recorder.record_call(call);
-        let waited = waited.unwrap_or_else(|| Err(has_ended()));
-        if joins && waited.is_err() {
-            recorder.withdraw(stream);
-        }
-        waited
     }
 }

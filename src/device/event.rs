@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::capture::CapturedIn;
+use super::captured_record::CapturedRecord;
 use super::raw::RawEvent;
 use super::structure::{Clock, Device, Stream, Timeline};
 use super::{beside, lock};
@@ -55,9 +55,8 @@ pub struct Event {
     /// Locked during record and wait, so that the order learnt is that of the record that was
     /// waited for.
     marked: Mutex<Option<Marked>>,
-    /// The capture that it was recorded in, if the last record was under capture. Locked after
-    /// `marked`.
-    captured: Mutex<Option<CapturedIn>>,
+    /// The last record, if that was under capture. Locked after `marked`.
+    captured: Mutex<Option<CapturedRecord>>,
 }
 
 impl Event {
@@ -71,13 +70,15 @@ impl Event {
         })
     }
 
-    /// The backend's handle: the `CUevent` on CUDA.
+    /// The backend's handle: the `CUevent` on CUDA. After a record under capture another one, which is part of the graph,
+    /// until the next record.
     ///
     /// For waiting and measuring only. Record it through [`Event::record`] alone: the crate takes a
     /// wait for the event as a wait for its last record there, and reuses memory based on that.
     #[must_use]
     pub fn raw(&self) -> RawEvent {
-        self.raw
+        let captured = lock(&self.captured);
+        captured.as_ref().map_or(self.raw, CapturedRecord::raw)
     }
 
     /// Records everything queued on `stream` so far.
@@ -94,20 +95,14 @@ impl Event {
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
-        self.leave_graph();
         let mut looks = 0;
         loop {
             if let Some(recorder) = timeline.recorder()
-                && let Some(recorded) = recorder.record_call(|| {
-                    recorder.check_joined(stream.raw())?;
-                    backend.event_record(self.raw, stream.raw())
-                })
+                && let Some(record) = recorder.record_event(stream)?
             {
-                recorded?;
                 *marked = None;
-                *lock(&self.captured) = Some(CapturedIn {
-                    recorder: Arc::downgrade(&recorder),
-                });
+                let before = lock(&self.captured).replace(record);
+                drop(before);
                 return Ok(());
             }
             match timeline.counted_record(|raw| backend.event_record(self.raw, raw)) {
@@ -117,7 +112,8 @@ impl Event {
                         tick,
                         clock,
                     });
-                    *lock(&self.captured) = None;
+                    let before = lock(&self.captured).take();
+                    drop(before);
                     return Ok(());
                 }
                 Err(error) if timeline.recorder().is_none() => return Err(error),
@@ -125,19 +121,6 @@ impl Event {
                 Err(_) => pause(looks),
             }
             looks += 1;
-        }
-    }
-
-    /// Takes the event out of the graph that it was recorded in, where no other thread records into that.
-    fn leave_graph(&self) {
-        let before = lock(&self.captured)
-            .as_ref()
-            .and_then(|before| before.recorder.upgrade());
-        let Some(recorder) = before else { return };
-        let _recording = recorder.recording();
-        let left = (self.device.backend()).event_record(self.raw, recorder.gate().raw());
-        if left.is_ok() {
-            *lock(&self.captured) = None;
         }
     }
 
@@ -149,15 +132,13 @@ impl Event {
             ));
         }
         let marked = lock(&self.marked);
-        if let Some(capture) = &*lock(&self.captured) {
-            let wait = || self.device.backend().event_wait(stream.raw(), self.raw);
-            return capture.wait(stream, wait);
+        if let Some(record) = &*lock(&self.captured) {
+            return record.make_wait(stream);
         }
         self.wait_outside(stream, marked.as_ref())
     }
 
-    /// Makes the stream, or the gate of its capture, wait for the event, which is of no capture while the caller has
-    /// `marked` locked.
+    /// Makes the stream, or the gate of its capture, wait for the event's record outside of captures.
     fn wait_outside(&self, stream: &Stream, marked: Option<&Marked>) -> Result<()> {
         let timeline = &stream.core().timeline;
         let raw = lock(&timeline.raw);
@@ -224,7 +205,8 @@ impl Event {
     /// [`Device::timing_event`], recorded and done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `earlier` is of another device; any error of the driver.
+    /// [`Error::Invalid`] if `earlier` is of another device, or one of them was recorded in a capture; any error of the
+    /// driver.
     pub fn elapsed_ns(&self, earlier: &Self) -> Result<f64> {
         if !self.device.same(&earlier.device) {
             return Err(Error::invalid(
@@ -232,6 +214,8 @@ impl Event {
                 "it is of another device than the later one",
             ));
         }
+        earlier.refuse_captured()?;
+        self.refuse_captured()?;
         self.device
             .backend()
             .event_elapsed_ns(earlier.raw, self.raw)
@@ -263,12 +247,7 @@ impl Stream {
 impl Drop for Event {
     fn drop(&mut self) {
         let (device, raw) = (self.device.clone(), self.raw);
-        let captured = lock(&self.captured).take();
-        beside(move || {
-            let recorder = captured.and_then(|captured| captured.recorder.upgrade());
-            let _recording = recorder.as_ref().map(|recorder| recorder.recording());
-            // Queued waits stay valid; a failure leaks only the event.
-            let _ = device.backend().event_destroy(raw);
-        });
+        // Queued waits stay valid; a failure leaks only the event.
+        beside(move || _ = device.backend().event_destroy(raw));
     }
 }

@@ -28,6 +28,7 @@ pub(crate) mod backend;
 mod calls;
 mod capture;
 mod capture_emulation;
+mod captured_record;
 mod cuda;
 mod event;
 mod exchange;

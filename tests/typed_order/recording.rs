@@ -21,6 +21,7 @@ on_every_device! {
     a_capture_begins_behind_calls_for_its_stream_that_have_begun,
     an_event_is_not_recorded_again_while_the_gate_of_a_capture_is_made_to_wait_for_it,
     an_event_between_streams_of_a_capture_is_used_for_nothing_else,
+    an_event_is_asked_about_and_waited_for_as_it_is_recorded_in_a_capture,
     an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
     a_captured_stream_waits_for_none_that_has_not_joined_yet,
@@ -256,6 +257,37 @@ fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Devic
     world.home.wait_stream(&world.other).unwrap();
     assert_eq!(watched.calls("event_destroy"), destroyed + 2);
     drop(capture.end().unwrap());
+}
+
+/// A driver that is asked about an event of a capture fails the capture.
+fn an_event_is_asked_about_and_waited_for_as_it_is_recorded_in_a_capture(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let asks: [(&str, fn(&Event)); 2] = [
+        ("before_event_query", |event| {
+            assert!(event.is_done().unwrap())
+        }),
+        ("before_event_sync", |event| event.synchronize().unwrap()),
+    ];
+    for (call, ask) in asks {
+        let event = Arc::new(device.event().unwrap());
+        event.record(&world.third).unwrap();
+        world.third.synchronize().unwrap();
+        let capture = world.home.begin_capture().unwrap();
+        let (own, home) = (Arc::clone(&event), world.home.clone());
+        watched.after(call, move || own.record(&home).unwrap());
+        ask(&event);
+        assert!(watched.was_hooked(), "{call}");
+        event.is_done().unwrap_err();
+        event.elapsed_ns(&event).unwrap_err();
+        // Its graph's event is another one.
+        let outside = event.raw();
+        world.other.wait(&event).unwrap();
+        world.home.wait_stream(&world.other).unwrap();
+        event.record(&world.third).unwrap();
+        assert_ne!(event.raw(), outside);
+        drop(capture.end().expect("a capture that went on"));
+    }
 }
 
 fn an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again(device: &Device) {

@@ -114,7 +114,7 @@ const SITES: [Site; 19] = [
     ("record", "cuEventRecord", |world| {
         world.event().record(&world.branch)
     }),
-    ("record elsewhere", "cuEventRecord", |world| {
+    ("record elsewhere", "cuEventDestroy", |world| {
         world.event().record(&world.outside)
     }),
     ("wait", "cuStreamWaitEvent", |world| {
