@@ -48,6 +48,9 @@ struct Amid {
     capture: Option<Capture>,
 }
 
+/// A call of the device, and what asks about an event by it.
+type Ask = (&'static str, fn(&Event));
+
 /// A call of the device, and what makes it.
 type Call = (&'static str, fn(&World, &mut Own));
 
@@ -263,7 +266,7 @@ fn an_event_between_streams_of_a_capture_is_used_for_nothing_else(device: &Devic
 fn an_event_is_asked_about_and_waited_for_as_it_is_recorded_in_a_capture(device: &Device) {
     let (device, watched) = Watched::over(device);
     let world = World::new(&device);
-    let asks: [(&str, fn(&Event)); 2] = [
+    let asks: [Ask; 2] = [
         ("before_event_query", |event| {
             assert!(event.is_done().unwrap())
         }),
