@@ -97,3 +97,18 @@ fn the_readme_and_its_table_have_the_words_that_come_from_pytorch_and_tensorflow
         }
     }
 }
+
+/// `scripts/sanitizers.py` reads it on a machine with a GPU, and refuses it whole if a line has another form.
+#[test]
+fn every_report_that_is_no_fault_has_a_tool_a_suite_a_test_a_message_and_a_reason() {
+    let list = package().join("scripts/sanitizers-allowed.txt");
+    let list = std::fs::read_to_string(list).expect("the list");
+    let is_rule = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let rules: Vec<&str> = list.lines().filter(is_rule).collect();
+    assert!(rules.len() >= 10, "{rules:?}");
+    for rule in rules {
+        let parts: Vec<&str> = rule.split('|').map(str::trim).collect();
+        let is_whole = parts.len() == 5 && parts.iter().all(|part| !part.is_empty());
+        assert!(is_whole, "{rule}");
+    }
+}
