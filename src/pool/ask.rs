@@ -57,13 +57,6 @@ impl Core {
         last.into_iter().filter_map(wait).collect()
     }
 
-    /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
-    pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
-        let behind = self.hole_behind(id, bytes);
-        let behind = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
-        self.waits_for(slot, behind.map(|(_, hole)| hole.epoch))
-    }
-
     /// The question `ask` for each of `epochs`.
     pub(super) fn questions(
         &self,
