@@ -69,6 +69,13 @@ macro_rules! figures {
             pub requested: Counter,
             $($(#[$doc])* pub $field: $of,)*
         }
+
+        impl $name {
+            /// With these figures of blocks alone.
+            fn of([blocks, allocated, requested]: [Counter; 3]) -> Self {
+                Self { blocks, allocated, requested, ..Self::default() }
+            }
+        }
     )+};
 }
 

@@ -19,16 +19,6 @@ fn totals(lane: &Lane) -> Totals<3> {
     lane.count(|counters, elsewhere| *counters.totals(elsewhere))
 }
 
-/// For small blocks, large blocks, all.
-fn stats(totals: &Totals<3>) -> [BlockStats; 3] {
-    let stats = |[blocks, allocated, requested]: [Counter; 3]| BlockStats {
-        blocks,
-        allocated,
-        requested,
-    };
-    totals.counters().map(stats)
-}
-
 impl Served {
     /// A gate's blocks do not count: the graph's blocks that lie in them do.
     fn is_counted(&self) -> bool {
@@ -36,16 +26,14 @@ impl Served {
     }
 
     fn stats(&self, stream: u64, stream_name: Option<String>) -> StreamStats {
-        let [small, large, all] = stats(&self.now);
+        let [small, large, all] = self.now.counters();
         StreamStats {
             stream,
             stream_name,
-            blocks: all.blocks,
-            allocated: all.allocated,
-            requested: all.requested,
-            small,
-            large,
+            small: BlockStats::of(small),
+            large: BlockStats::of(large),
             cached_bytes: self.lanes.iter().map(|lane| lane.cached_bytes()).sum(),
+            ..StreamStats::of(all)
         }
     }
 }
@@ -144,7 +132,7 @@ impl Pool {
     pub fn stats(&self) -> PoolStats {
         let shared = self.shared();
         let mut books = lock(&shared.books);
-        let blocks = stats(&books.read());
+        let blocks = books.read().counters();
         let (mut streams, mut graphs) = (Vec::new(), 0);
         for (uid, it) in &books.streams {
             match it.is_counted() {
@@ -161,13 +149,11 @@ impl Pool {
         let [active, mut reserved, inactive_split] = figures;
         let (created, released) = core.arena.flow();
         reserved[2] = Counter::new(created, released, core.peak_reserved);
-        let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
-            blocks: blocks[of].blocks,
-            allocated: blocks[of].allocated,
-            requested: blocks[of].requested,
+        let [small, large] = [0, 1].map(|of| ClassStats {
             active: active[of],
             reserved: reserved[of],
             inactive_split: inactive_split[of],
+            ..ClassStats::of(blocks[of])
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
         let (mut steps, batches) = (core.steps, latch(&shared.transfer.state).steps);
@@ -176,12 +162,9 @@ impl Pool {
         steps.stream_wait += batches.stream_wait;
         steps.driver_ns += shared.transfer.driver_ns.load(Ordering::Relaxed);
         PoolStats {
-            blocks: all.blocks,
-            allocated: all.allocated,
-            requested: all.requested,
-            active: all.active,
-            reserved: all.reserved,
-            inactive_split: all.inactive_split,
+            active: active[2],
+            reserved: reserved[2],
+            inactive_split: inactive_split[2],
             small,
             large,
             largest_hole: largest,
@@ -199,6 +182,7 @@ impl Pool {
             steps,
             calls: core.arena.calls(),
             streams,
+            ..PoolStats::of(blocks[2])
         }
     }
 
