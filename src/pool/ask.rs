@@ -6,8 +6,7 @@ use super::core::{Core, is_done};
 use super::tuning::{HOLES_LOOKED_AT, PENDING_LOOKED_AT};
 use crate::device::{Timeline, raise};
 use crate::error::Result;
-use crate::heap::{Epoch, Id, StreamIndex, size_class::is_slot};
-use crate::seeded::seeded;
+use crate::heap::{Epoch, StreamIndex, size_class::is_slot};
 
 /// A question to the driver about a stream's work, or a wait for it.
 pub(crate) enum Ask {

@@ -42,7 +42,7 @@ fn totals_are_live_by_class_and_never_below_zero() {
     [of(100), of(2000)].iter().for_each(|part| all.merge(part));
     let [small, large, both] = all.live().map(|sums| sums.bytes());
     assert_eq!((small, large, both), (1050, 0, 1050));
-    let [small, large, both] = stats(&all);
+    let [small, large, both] = all.counters().map(BlockStats::of);
     assert_eq!((small.allocated.current, small.blocks.current), (1050, 0));
     assert_eq!(
         (large.allocated.allocated, large.allocated.freed),
