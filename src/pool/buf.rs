@@ -15,10 +15,16 @@ use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
-/// The views of a typed buffer, from its address, length and log, and where it has its home stream and its pool.
+/// The place and views of a typed buffer, from its length and log, and where it has its address, stream and pool.
 macro_rules! elements {
-    ($buffer:ident, [$($home:tt)+], [$($pool:tt)+]) => {
+    ($buffer:ident, [$($addr:tt)+], [$($home:tt)+], [$($pool:tt)+]) => {
         impl<T: Pod> $buffer<T> {
+            /// Address of the first element, which never changes. The caller orders work that uses it.
+            #[must_use]
+            pub fn addr(&self) -> Addr {
+                self.$($addr)+
+            }
+
             super::view::length!();
 
             /// The elements, to be read by queued work.
@@ -62,7 +68,7 @@ macro_rules! elements {
 }
 pub(super) use elements;
 
-elements!(PoolBuf, [block.lane().stream], [block.lane().shared]);
+elements! { PoolBuf, [block.addr()], [block.lane().stream], [block.lane().shared] }
 
 /// A buffer of `len` elements of `T` in device memory.
 ///
@@ -101,12 +107,6 @@ impl<T: Pod> PoolBuf<T> {
             len,
             element: PhantomData,
         }
-    }
-
-    /// Address of the first element. The caller orders work that uses it.
-    #[must_use]
-    pub fn addr(&self) -> Addr {
-        self.block.addr()
     }
 
     /// The block behind the buffer.

@@ -61,7 +61,7 @@ pub struct GrowBuf<T> {
     element: PhantomData<T>,
 }
 
-elements!(GrowBuf, [home], [shared]);
+elements! { GrowBuf, [pages.site.base()], [home], [shared] }
 
 impl Pool {
     /// Makes an empty buffer on `stream` that may grow up to `most` elements. It reserves addresses for all of
@@ -97,12 +97,6 @@ impl Pool {
 }
 
 impl<T: Pod> GrowBuf<T> {
-    /// Address of the first element, which never changes. The caller orders work that uses it.
-    #[must_use]
-    pub fn addr(&self) -> Addr {
-        self.pages.site.base()
-    }
-
     /// Elements that memory is mapped for.
     #[must_use]
     pub fn capacity(&self) -> usize {
