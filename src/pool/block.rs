@@ -40,7 +40,8 @@ impl Block {
     }
 
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
-    /// and of the block's own. None if all declared uses are of that stream's capture: the free finds it.
+    /// and of the block's own; perhaps one several times. None if all declared uses are of that stream's capture: the
+    /// free finds it.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
@@ -54,13 +55,7 @@ impl Block {
         let own = self.lane().stream.timeline.recorder();
         let others = theirs.into_iter().chain(own);
         let others = others.filter(|_| !seeded!("block-kept-for-declared-captures-alone"));
-        let mut captures: Vec<Arc<Recorder>> = Vec::new();
-        for capture in declared.into_iter().chain(others) {
-            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture)) {
-                captures.push(capture);
-            }
-        }
-        captures
+        declared.into_iter().chain(others).collect()
     }
 
     /// Whether the block is a part of a graph's memory, which has no extent.
