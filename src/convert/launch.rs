@@ -58,11 +58,7 @@ pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_conv
 /// The same as for [`Backend::launch`](crate::device::Backend::launch).
 pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()> {
     // SAFETY: the caller's requirement.
-    unsafe {
-        let backend = stream.device().backend();
-        let launch = Launch::Convert(args);
-        (stream.core().timeline).queue(|| backend.launch(&launch, stream.raw()))
-    }
+    (stream.core()).queue(|backend, on| unsafe { backend.launch(&Launch::Convert(args), on) })
 }
 
 /// Queues a launch in the order that its ranges require.
@@ -85,11 +81,9 @@ pub(super) unsafe fn queue_with<const N: usize>(
         }
     }
     let uses = ranges.map(|part| part.and_then(|part| part.used));
-    let backend = stream.device().backend();
     // SAFETY: the caller's requirement.
-    ordered(stream.core(), &uses, || unsafe {
-        (stream.core().timeline).queue(|| backend.launch(launch, stream.raw()))
-    })?
+    let queue = || (stream.core()).queue(|backend, on| unsafe { backend.launch(launch, on) });
+    ordered(stream.core(), &uses, queue)?
 }
 
 /// Checks that two ranges do not overlap, unless both are only read.

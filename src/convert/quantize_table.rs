@@ -78,12 +78,9 @@ impl<'a> Jobs<'a> {
     /// The same as for the tables' launches.
     fn launch(&mut self, stream: &Stream, launch: &Launch, amax: Option<Use<'_>>) -> Result<()> {
         let others = [self.table.view().used(), amax];
-        let backend = stream.device().backend();
         // SAFETY: the same as in `ConvertTable::launch`; the caller checked the length of `amax`.
-        let queued = self.uses.launch(stream.core(), &others, || unsafe {
-            (stream.core().timeline).queue(|| backend.launch(launch, stream.raw()))
-        });
-        queued?
+        let queue = || (stream.core()).queue(|backend, on| unsafe { backend.launch(launch, on) });
+        self.uses.launch(stream.core(), &others, queue)?
     }
 }
 

@@ -290,14 +290,11 @@ impl GradScaler {
             pad: 0,
         };
         let others = [gradients.table.view().used(), self.state.view_mut().used()];
+        let launch = Launch::Unscale(args);
         // SAFETY: buffers keep their memory until the work is done, and the caller that made views from
         // addresses guarantees it.
-        let queued = gradients.uses.launch(stream.core(), &others, || unsafe {
-            let backend = stream.device().backend();
-            let timeline = &stream.core().timeline;
-            timeline.queue(|| backend.launch(&Launch::Unscale(args), stream.raw()))
-        });
-        queued?
+        let queue = || (stream.core()).queue(|backend, on| unsafe { backend.launch(&launch, on) });
+        gradients.uses.launch(stream.core(), &others, queue)?
     }
 
     /// Queues the end of a step: lowers the scale if an overflow was found, raises it after enough good
@@ -338,13 +335,10 @@ impl GradScaler {
             most.and_then(|most| most.used()),
             largest.and_then(|largest| largest.used()),
         ];
+        let launch = Launch::ScalerUpdate(args);
         // SAFETY: all are buffers of the pool, which keeps their memory until the work is done.
-        let queued = ordered(stream.core(), &uses, || unsafe {
-            let backend = stream.device().backend();
-            let timeline = &stream.core().timeline;
-            timeline.queue(|| backend.launch(&Launch::ScalerUpdate(args), stream.raw()))
-        });
-        queued?
+        let queue = || (stream.core()).queue(|backend, on| unsafe { backend.launch(&launch, on) });
+        ordered(stream.core(), &uses, queue)?
     }
 
     /// Queues a read of the state at this point of `stream`.

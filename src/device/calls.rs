@@ -9,11 +9,21 @@
 use std::sync::atomic::Ordering;
 
 use super::awake::Queueing;
+use super::backend::Backend;
 use super::host_call;
-use super::structure::Timeline;
+use super::raw::RawStream;
+use super::structure::{StreamCore, Timeline};
 use crate::error::Result;
 use crate::seeded::seeded;
 use crate::sync::pause;
+
+impl StreamCore {
+    /// As [`Timeline::queue`], for a call of the stream's backend.
+    #[inline]
+    pub(crate) fn queue<R>(&self, call: impl FnOnce(&dyn Backend, RawStream) -> R) -> R {
+        (self.timeline).queue(|| call(&**self.device.backend(), self.raw))
+    }
+}
 
 impl Timeline {
     /// Makes a driver call that queues work on the stream: under capture, alone. `call` does not call the application.

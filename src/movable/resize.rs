@@ -207,11 +207,8 @@ impl Copying {
         let bytes = self.bytes.min(to.bytes());
         // SAFETY: both blocks have the bytes and do not overlap. Both are freed in stream order after the copy; a hold
         // keeps the one that it reads.
-        unsafe {
-            let backend = stream.device().backend();
-            let timeline = &stream.core().timeline;
-            timeline.queue(|| backend.copy_within(to.addr(), self.from, bytes, stream.raw()))
-        }
+        (stream.core())
+            .queue(|backend, on| unsafe { backend.copy_within(to.addr(), self.from, bytes, on) })
     }
 }
 

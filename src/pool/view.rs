@@ -322,10 +322,7 @@ impl<T: Pod> ViewMut<'_, T> {
             0 => Ok(()),
             // SAFETY: whoever made the views vouched for their ranges, which do not overlap; of two devices,
             // the destination's may use the source.
-            _ => unsafe {
-                let backend = core.device.backend();
-                (core.timeline).queue(|| backend.copy_within(to, from, bytes, core.raw))
-            },
+            _ => core.queue(|backend, on| unsafe { backend.copy_within(to, from, bytes, on) }),
         };
         if let Some(read) = src.used().filter(|read| !read.device().same(&core.device)) {
             self.used().map_or(Ok(()), |used| used.check(core))?;
@@ -351,10 +348,7 @@ impl<T: Pod> ViewMut<'_, T> {
         let queued = ordered(core, &[self.used()], || match (all, same) {
             (0, _) => Ok(()),
             // SAFETY: whoever made the view vouched for its range.
-            (_, true) => unsafe {
-                let backend = core.device.backend();
-                (core.timeline).queue(|| backend.fill(addr, bytes[0], all, core.raw))
-            },
+            (_, true) => core.queue(|backend, on| unsafe { backend.fill(addr, bytes[0], all, on) }),
             (_, false) => {
                 let first = (PATTERN_BYTES / bytes.len()).clamp(1, self.len());
                 // SAFETY: the same; the elements written first are among those of the view.
@@ -372,13 +366,11 @@ impl<T: Pod> ViewMut<'_, T> {
 unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -> Result<()> {
     // SAFETY: the caller's duty.
     unsafe { core.write(addr, first)? };
-    let (backend, mut done) = (core.device.backend(), size_of_val(first) as u64);
+    let mut done = size_of_val(first) as u64;
     while done < all {
         let more = done.min(all - done);
         // SAFETY: the caller's duty; the source was written before, and ends where the copy begins or below.
-        let copied = (core.timeline)
-            .queue(|| unsafe { backend.copy_within(addr + done, addr, more, core.raw) });
-        copied?;
+        core.queue(|backend, on| unsafe { backend.copy_within(addr + done, addr, more, on) })?;
         done += more;
     }
     Ok(())

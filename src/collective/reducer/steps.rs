@@ -214,9 +214,6 @@ fn feed_back<D: Element>(
         inverse.used(),
     ];
     // SAFETY: three buffers of the reducer, sliced equally at multiples of 256 bytes.
-    let queued = ordered(stream.core(), &uses, || unsafe {
-        let backend = stream.device().backend();
-        (stream.core().timeline).queue(|| backend.launch(&launch, stream.raw()))
-    });
-    queued?
+    let queue = || (stream.core()).queue(|backend, on| unsafe { backend.launch(&launch, on) });
+    ordered(stream.core(), &uses, queue)?
 }
