@@ -127,8 +127,7 @@ impl Shared {
             core = self.wait_for_others(core);
         }
         drop(core);
-        drop(self.lock_drained());
-        let before = self.core.lock().arena.reserved();
+        let before = self.lock_drained().arena.reserved();
         let outcome = self.fall_asleep(&mut asleep, prepare);
         if asleep.is_none() {
             self.open();
