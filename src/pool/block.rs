@@ -78,8 +78,7 @@ impl Block {
         let home = &self.lane().stream.timeline;
         if let Some(own) = home.recorder() {
             let is_of = |on: &Timeline| on.recorder().is_some_and(|it| Arc::ptr_eq(&it, &own));
-            let others = branches.iter().flatten().filter(|on| on.uid != home.uid);
-            for on in others.filter(|on| is_of(on)) {
+            for on in branches.iter().flatten().filter(|on| is_of(on)) {
                 // If the driver makes no event, the capture has failed.
                 let _ = home.wait_for(on, u64::MAX);
             }
@@ -220,12 +219,10 @@ impl Block {
             self.lane().stream.refuse_under_capture()?;
         }
         let uses = self.uses.as_ref();
-        let Some(uses) = uses.filter(|_| !seeded!("shrunk-under-its-uses")) else {
-            return Ok(());
-        };
-        refuse!(!self.captures_beyond(&self.lane().stream).is_empty() => "stream",
+        let uses = uses.filter(|_| !seeded!("shrunk-under-its-uses"));
+        refuse!(uses.is_some() && !self.captures_beyond(&self.lane().stream).is_empty() => "stream",
             "a stream declared to use the block is being captured: its graph would use what is given back");
-        uses.wait(&self.lane().timeline)
+        uses.map_or(Ok(()), |uses| uses.wait(&self.lane().timeline))
     }
 
     /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free, or if

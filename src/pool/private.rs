@@ -160,13 +160,10 @@ pub(super) fn keep_for(
 
 /// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
-    let streams = [&block.lane().stream.timeline, timeline];
-    let several = 1 + usize::from(streams[0].uid != streams[1].uid);
-    let streams = streams.into_iter().take(several);
-    for stream in streams.filter(|it| it.recorder().is_none()) {
-        if let Some(last) = recorders.last() {
-            last.outlast(stream, stream.open_tick());
-        }
+    let streams = [&*block.lane().stream.timeline, timeline].map(|it| (it, it.open_tick()));
+    for (stream, tick) in streams {
+        let last = recorders.last().filter(|_| stream.recorder().is_none());
+        last.inspect(|last| last.outlast(stream, tick));
     }
     let bytes = block.capacity();
     // If the driver refuses a wait, the host makes it; nothing more can be done here.
