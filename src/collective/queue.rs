@@ -215,9 +215,9 @@ impl<'a> Collectives<'a> {
             calls,
             ..
         } = self;
-        let (backend, mut outcome) = (stream.device().backend(), Ok(()));
-        let entered = ordered(stream.core(), &uses, || {
-            backend.observe(&Note::Uses {
+        let device = stream.device();
+        let queued = ordered(stream.core(), &uses, || {
+            device.backend().observe(&Note::Uses {
                 what: "collective",
                 stream: stream.raw(),
                 accesses: &accesses,
@@ -225,9 +225,9 @@ impl<'a> Collectives<'a> {
             // SAFETY: the views keep their memory until the work is done, or the caller that made them from
             // plain addresses guarantees it; `ordered` keeps the order.
             let queue = || unsafe { transport.queue(stream, &calls) };
-            backend.in_context(&mut || outcome = stream.core().timeline.queue(queue))
-        })?;
-        entered.and(outcome)
+            device.in_context(|| stream.core().timeline.queue(queue))
+        });
+        queued??
     }
 
     /// Under capture, makes the graph keep the transport, as it keeps the memory.

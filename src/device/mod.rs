@@ -90,7 +90,7 @@ pub(crate) use structure::{
 pub use structure::{Device, Stream};
 use structure::{DeviceInner, Turns};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 pub(crate) use crate::sync::lock;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
@@ -322,6 +322,13 @@ impl Device {
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
+    }
+
+    /// As [`Backend::in_context`]; returns what `work` does.
+    pub(crate) fn in_context<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        let (mut work, mut done) = (Some(work), None);
+        (self.backend()).in_context(&mut || done = work.take().map(|work| work()))?;
+        done.ok_or_else(|| Error::invalid("device", "it made no call"))
     }
 
     /// The backend, for calls that the crate's own types do not offer.

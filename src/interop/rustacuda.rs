@@ -141,15 +141,11 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
     ordered_to_its_end(stream.core(), uses, || {
         stream.synchronize()?;
         let end = DefaultStream(stream);
-        let (mut work, mut outcome) = (Some(work), None);
         // Of another context, it would be another default stream than the one that is waited for.
-        let entered = stream.device().backend().in_context(&mut || {
-            outcome = work.take().map(|work| work());
-        });
+        let outcome = stream.device().in_context(work);
         let waited = end.wait();
         std::mem::forget(end);
-        entered.and(waited)?;
-        outcome.ok_or_else(|| Error::invalid("stream", "its device made no call"))
+        outcome.and_then(|done| waited.map(|()| done))
     })
 }
 

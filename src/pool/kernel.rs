@@ -2,7 +2,7 @@
 
 use super::view::{View, ViewMut};
 use crate::device::{Access, Note, Stream, Use, ordered};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 use bytemuck::Pod;
 
@@ -91,10 +91,7 @@ impl<'a> Kernel<'a> {
                 stream: stream.raw(),
                 accesses: &self.accesses,
             });
-            let (mut launch, mut gave) = (Some(launch), None);
-            let mut queue = || gave = launch.take().map(|launch| launch(stream));
-            stream.device().backend().in_context(&mut queue)?;
-            gave.ok_or_else(|| Error::invalid("device", "it did not call the launch"))
+            stream.device().in_context(|| launch(stream))
         })?
     }
 }

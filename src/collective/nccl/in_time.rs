@@ -30,26 +30,11 @@ pub(super) fn in_time<R: Send + 'static>(
     };
     let device = device.clone();
     let its = move || {
-        let (mut work, mut done) = (Some(work), None);
-        let entered = device
-            .backend()
-            .in_context(&mut || done = work.take().map(|work| work()));
-        // Either the context was entered or there is an error.
-        let outcome = match (entered, done) {
-            (Ok(()), Some(done)) => Ok(done),
-            (Err(error), _) => Err(error),
-            (Ok(()), None) => Err(Error::invalid("device", "it made no call")),
-        };
-        if let Err(late) = give.send(outcome)
+        if let Err(late) = give.send(device.in_context(work))
             && let Ok(done) = late.0
         {
-            let (mut too_late, mut done) = (Some(too_late), Some(done));
             // Without a context there is nothing to clean up either.
-            let _ = device.backend().in_context(&mut || {
-                if let (Some(too_late), Some(done)) = (too_late.take(), done.take()) {
-                    too_late(done);
-                }
-            });
+            let _ = device.in_context(|| too_late(done));
         }
     };
     std::thread::Builder::new()

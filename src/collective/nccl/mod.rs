@@ -162,14 +162,7 @@ impl Nccl {
     /// Runs `work` with the device's context current and the state locked.
     fn in_context(&self, work: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
         let mut state = lock(&self.state);
-        let (mut work, mut outcome) = (Some(work), Ok(()));
-        let mut run = || {
-            if let Some(work) = work.take() {
-                outcome = work(self, &mut state);
-            }
-        };
-        self.device.backend().in_context(&mut run)?;
-        outcome
+        self.device.in_context(|| work(self, &mut state))?
     }
 
     fn make(&self, state: &mut State, id: UniqueId) -> Result<()> {
