@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::ask::Questions;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::pace::Pace;
@@ -291,17 +290,10 @@ impl Core {
     }
 
     /// Adds to the block `id` the `bytes` behind it, if they are free and `slot`'s stream runs behind their last use.
-    /// Otherwise that stream has to make these `waits` first: under capture, the graph's launches would make them.
-    pub(crate) fn grow(
-        &mut self,
-        id: Id,
-        bytes: u64,
-        slot: StreamIndex,
-        waits: &mut Questions,
-    ) -> bool {
+    /// Makes no wait: under capture, the graph's launches would make it.
+    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
+        let waits = self.waits_to_grow(id, bytes, slot);
         let behind = self.hole_behind(id, bytes);
-        let uses = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
-        *waits = self.waits_for(slot, uses.map(|(_, hole)| hole.epoch));
         let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
             return false;
         };
