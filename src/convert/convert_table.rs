@@ -84,9 +84,7 @@ pub(super) fn upload(pool: &Pool, stream: &Stream, tiles: &[abi::wp_tile]) -> Re
     if words.is_empty() {
         words.push(0);
     }
-    let mut table = pool.alloc_typed::<u64>(stream, words.len())?;
-    table.upload(&words)?;
-    Ok(table)
+    pool.alloc_from(stream, &words)
 }
 
 /// A list of (source, destination) pairs that one launch converts, any number of times.

@@ -60,8 +60,7 @@ impl<'a> Jobs<'a> {
         let (tensors, blocks) = (words.len() / JOB, places.len());
         words.append(&mut places);
         words.resize(words.len().max(1), 0);
-        let mut table = pool.alloc_typed::<u64>(stream, words.len())?;
-        table.upload(&words)?;
+        let table = pool.alloc_from(stream, &words)?;
         // SAFETY: plain numbers, for which zero is a value.
         let mut args = first.unwrap_or(unsafe { std::mem::zeroed() });
         (args.rows, args.cols) = (tensors as u64, blocks as u64);

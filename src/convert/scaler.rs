@@ -234,11 +234,10 @@ impl GradScaler {
             updates: 0,
             skipped: 0,
         };
-        let mut buffer = pool.alloc_typed::<u32>(stream, STATE_BYTES / 4)?;
         // SAFETY: a structure of numbers without padding between them.
         let words: [u32; STATE_BYTES / 4] = unsafe { std::mem::transmute(state) };
-        buffer.upload(&words)?;
-        Ok(Self { state: buffer })
+        let state = pool.alloc_from(stream, &words)?;
+        Ok(Self { state })
     }
 
     fn field<T: bytemuck::Pod>(&self, offset: u64) -> View<'_, T> {

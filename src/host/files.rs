@@ -200,6 +200,8 @@ impl TensorFile {
         rows: impl RangeBounds<usize>,
     ) -> Result<PoolBuf<T>> {
         let part = self.part::<T>(name, &rows)?;
+        // Before memory of the graph is taken.
+        stream.core().refuse_under_capture()?;
         let mut buffer = pool.alloc_typed(stream, part.len)?;
         let fill = |at: usize, piece: &mut [T]| self.read(part, at, piece);
         Ring::new(host).upload(stream, buffer.view_mut(), fill)?;

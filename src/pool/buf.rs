@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::view::{View, ViewMut};
+use super::view::{View, ViewMut, is_even};
 use super::{Block, Pool, UNIT};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result, refuse};
@@ -244,6 +244,8 @@ impl Pool {
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`PoolBuf::upload`].
     pub fn alloc_from<T: Pod>(&self, stream: &Stream, data: &[T]) -> Result<PoolBuf<T>> {
+        // Before memory of the graph is taken.
+        stream.core().refuse_under_capture()?;
         let mut buffer = self.alloc_typed(stream, data.len())?;
         buffer.upload(data)?;
         Ok(buffer)
@@ -267,6 +269,9 @@ impl Pool {
         len: usize,
         value: T,
     ) -> Result<PoolBuf<T>> {
+        if len > 0 && !is_even(&value) {
+            stream.core().refuse_under_capture()?;
+        }
         let mut buffer = self.alloc_typed(stream, len)?;
         buffer.view_mut().fill(stream, value)?;
         Ok(buffer)

@@ -344,8 +344,7 @@ impl<T: Pod> ViewMut<'_, T> {
         let core = stream.core();
         let bytes = bytemuck::bytes_of(&value);
         let (addr, all) = (self.addr(), self.bytes());
-        let same = bytes.iter().all(|byte| *byte == bytes[0]);
-        let queued = ordered(core, &[self.used()], || match (all, same) {
+        let queued = ordered(core, &[self.used()], || match (all, is_even(&value)) {
             (0, _) => Ok(()),
             // SAFETY: whoever made the view vouched for its range.
             (_, true) => core.queue(|backend, on| unsafe { backend.fill(addr, bytes[0], all, on) }),
@@ -357,6 +356,12 @@ impl<T: Pod> ViewMut<'_, T> {
         });
         queued?
     }
+}
+
+/// Whether all bytes of `value` are equal: one queued fill writes it any number of times.
+pub(super) fn is_even<T: Pod>(value: &T) -> bool {
+    let bytes = bytemuck::bytes_of(value);
+    bytes.iter().all(|byte| *byte == bytes[0])
 }
 
 /// Writes `first` to `addr`, then repeats it until `all` bytes are written.

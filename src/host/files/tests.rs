@@ -145,6 +145,16 @@ fn what_is_not_in_the_file_or_of_another_type_is_refused() {
 }
 
 #[test]
+fn a_file_loaded_under_capture_is_refused_and_takes_no_memory_of_the_graph() {
+    let ground = ground();
+    let file = TensorFile::open(ground.file(&written())).unwrap();
+    let capture = ground.stream.begin_capture().unwrap();
+    assert!(ground.load::<f32>(&file, "matrix", ..).is_err());
+    assert_eq!(capture.end().unwrap().memory().bytes(), 0);
+    ground.is_clean();
+}
+
+#[test]
 fn rows_of_a_raw_file_are_loaded_and_its_end_is_checked() {
     let ground = ground();
     let numbers: Vec<u32> = (0..3_000_000).collect();

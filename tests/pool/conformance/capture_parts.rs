@@ -3,7 +3,7 @@
 use super::common::watched::Watched;
 use super::common::{fill, on_every_device};
 use super::{MIB, limited, small_handles, whole};
-use warpool::{Device, Pool};
+use warpool::{Device, Error, Pool, Result};
 
 on_every_device! {
     what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more,
@@ -11,6 +11,7 @@ on_every_device! {
     a_block_used_by_captured_work_and_freed_on_a_third_stream_is_kept_by_the_graph,
     a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again,
     a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory,
+    what_a_graph_cannot_copy_takes_none_of_its_memory,
 }
 
 fn what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more(device: &Device) {
@@ -109,5 +110,34 @@ fn a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory(device:
     let after = pool.alloc(&stream, 3 * MIB).unwrap();
     assert_eq!(pool.stats().graphs, 0, "memory of a graph that is none");
     drop((before, after));
+    whole(&pool);
+}
+
+fn what_a_graph_cannot_copy_takes_none_of_its_memory(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut values = pool.alloc_zeroed::<f32>(&stream, 8).unwrap();
+    let before = pool.stats();
+    let capture = stream.begin_capture().unwrap();
+    let refused = |made: Result<()>| {
+        let error = made.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        let stats = pool.stats();
+        assert_eq!((stats.graphs, stats.active), (0, before.active));
+    };
+    refused(pool.alloc_from(&stream, &[1, 2, 3]).map(drop));
+    refused(pool.alloc_filled(&stream, 4, 0x0102_0304).map(drop));
+    #[cfg(feature = "convert")]
+    {
+        use warpool::convert::{GradScaler, Gradients, ScalerConfig};
+        refused(GradScaler::new(&pool, &stream, ScalerConfig::default()).map(drop));
+        refused(Gradients::new(&pool, &stream, vec![values.view_mut()]).map(drop));
+    }
+    // These need no copy.
+    drop(pool.alloc_filled(&stream, 0, 0x0102_0304).unwrap());
+    let even = pool.alloc_filled(&stream, 8, 0x0101_0101).unwrap();
+    values.view_mut().fill(&stream, 0.0).unwrap();
+    assert!(pool.stats().graphs > 0);
+    drop((even, capture.end().unwrap(), values));
     whole(&pool);
 }
