@@ -154,12 +154,13 @@ fn outside_with_lent<'u>(
     outside.map(Some).map_err(|_| Error::invalid("stream", why))
 }
 
-/// The same as [`ordered`], for `work` that is done on the device when it returns, unless it fails.
+/// The same as [`ordered`], for `work` that is done on the device when it returns, unless it fails: not under capture.
 pub(crate) fn ordered_to_its_end<R>(
     stream: &StreamCore,
     uses: &[Option<Use<'_>>],
     work: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
+    stream.refuse_under_capture()?;
     let mut under_way = begin(stream, uses, None)?;
     let outcome = work();
     under_way.done = outcome.is_ok();

@@ -137,7 +137,6 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
         let why = "rustacuda's slices need a GPU: open the device with Device::cuda_current";
         return Err(Error::invalid("stream", why));
     }
-    stream.core().refuse_under_capture()?;
     ordered_to_its_end(stream.core(), uses, || {
         stream.synchronize()?;
         let end = DefaultStream(stream);
