@@ -70,6 +70,8 @@ const LONGEST_QUEUE: usize = 1 << 16;
 
 struct Queue {
     ops: VecDeque<Op>,
+    /// Number of operations queued so far.
+    queued: u64,
     /// Callers blocked because the queue is full.
     held: u32,
     /// Whether the thread sleeps and must be woken for new work.
@@ -86,8 +88,6 @@ pub(super) struct StreamQueue {
     queue: Mutex<Queue>,
     work: Condvar,
     room: Condvar,
-    /// Operations queued; written under the queue's lock.
-    queued: AtomicU64,
     /// Operations done.
     done: AtomicU64,
     waiting: AtomicU32,
@@ -115,13 +115,13 @@ impl StreamQueue {
             process: Process::this(),
             queue: Mutex::new(Queue {
                 ops: VecDeque::new(),
+                queued: 0,
                 held: 0,
                 idle: false,
                 closed: false,
             }),
             work: Condvar::new(),
             room: Condvar::new(),
-            queued: AtomicU64::new(0),
             done: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             wait_lock: Mutex::new(()),
@@ -160,8 +160,8 @@ impl StreamQueue {
             return Err(Error::invalid("stream", "it was destroyed: use a live one"));
         }
         queue.ops.push_back(op);
-        let number = self.queued.load(Ordering::Relaxed) + 1;
-        self.queued.store(number, Ordering::Release);
+        queue.queued += 1;
+        let number = queue.queued;
         let wake = std::mem::take(&mut queue.idle);
         drop(queue);
         if wake {
@@ -187,12 +187,10 @@ impl StreamQueue {
         self.room.notify_all();
     }
 
-    /// The place after everything queued so far.
+    /// The place after everything queued so far. Under the lock: a caller that has counted its record either finds all
+    /// work whose threads have read the count since, or those read the new count.
     pub(super) fn here(self: &Arc<Self>) -> Place {
-        Place {
-            stream: Arc::clone(self),
-            number: self.queued.load(Ordering::Acquire),
-        }
+        self.place(lock(&self.queue).queued)
     }
 
     /// The place after the operation `number`.
