@@ -11,16 +11,24 @@ use crate::seeded::seeded;
 use crate::sync::{Mutex, pause};
 
 /// What the event has recorded: a tick of a stream, and what that stream had waited for by then.
+#[derive(Clone)]
 struct Marked {
     timeline: Arc<Timeline>,
     tick: u64,
     clock: Arc<Clock>,
 }
 
+/// The last record.
+#[derive(Clone)]
+enum Last {
+    Marked(Marked),
+    Captured(Arc<CapturedRecord>),
+}
+
 impl Event {
     /// Returns an error if the event was recorded under capture, where it represents no work.
     fn refuse_captured(&self) -> Result<()> {
-        if lock(&self.captured).is_none() {
+        if !matches!(*lock(&self.last), Some(Last::Captured(_))) {
             return Ok(());
         }
         Err(Error::invalid(
@@ -52,11 +60,12 @@ impl Event {
 pub struct Event {
     device: Device,
     raw: RawEvent,
-    /// Locked during record and wait, so that the order learnt is that of the record that was
-    /// waited for.
-    marked: Mutex<Option<Marked>>,
-    /// The last record, if that was under capture. Locked after `marked`.
-    captured: Mutex<Option<CapturedRecord>>,
+    /// Held during record and wait, so that the order learnt is that of the record that was
+    /// waited for. A driver may keep a thread that holds it.
+    turn: Mutex<()>,
+    /// `None` also while the driver makes a record. Not locked over a driver's call, which may
+    /// wait for a host call that asks about the event.
+    last: Mutex<Option<Last>>,
 }
 
 impl Event {
@@ -65,8 +74,8 @@ impl Event {
         Ok(Self {
             device: device.clone(),
             raw,
-            marked: Mutex::default(),
-            captured: Mutex::default(),
+            turn: Mutex::default(),
+            last: Mutex::default(),
         })
     }
 
@@ -77,8 +86,10 @@ impl Event {
     /// wait for the event as a wait for its last record there, and reuses memory based on that.
     #[must_use]
     pub fn raw(&self) -> RawEvent {
-        let captured = lock(&self.captured);
-        captured.as_ref().map_or(self.raw, CapturedRecord::raw)
+        match &*lock(&self.last) {
+            Some(Last::Captured(record)) => record.raw(),
+            _ => self.raw,
+        }
     }
 
     /// Records everything queued on `stream` so far.
@@ -93,32 +104,35 @@ impl Event {
             ));
         }
         let timeline = &stream.core().timeline;
-        let mut marked = lock(&self.marked);
+        let _turn = lock(&self.turn);
         let backend = self.device.backend();
         let mut looks = 0;
         loop {
             if let Some(recorder) = timeline.recorder()
                 && let Some(record) = recorder.record_event(stream)?
             {
-                *marked = None;
-                let before = lock(&self.captured).replace(record);
+                let before = lock(&self.last).replace(Last::Captured(Arc::new(record)));
                 drop(before);
                 return Ok(());
             }
+            let before = lock(&self.last).take();
             match timeline.counted_record(|raw| backend.event_record(self.raw, raw)) {
                 Ok((tick, clock)) => {
-                    *marked = Some(Marked {
+                    *lock(&self.last) = Some(Last::Marked(Marked {
                         timeline: Arc::clone(timeline),
                         tick,
                         clock,
-                    });
-                    let before = lock(&self.captured).take();
-                    drop(before);
+                    }));
                     return Ok(());
                 }
-                Err(error) if timeline.recorder().is_none() => return Err(error),
-                // The stream has entered a capture, or is about to leave one.
-                Err(_) => pause(looks),
+                Err(error) => {
+                    *lock(&self.last) = before;
+                    if timeline.recorder().is_none() {
+                        return Err(error);
+                    }
+                    // The stream has entered a capture, or is about to leave one.
+                    pause(looks);
+                }
             }
             looks += 1;
         }
@@ -131,11 +145,13 @@ impl Event {
                 "it is of another device than the stream",
             ));
         }
-        let marked = lock(&self.marked);
-        if let Some(record) = &*lock(&self.captured) {
-            return record.make_wait(stream);
+        let _turn = lock(&self.turn);
+        let last = lock(&self.last).clone();
+        match last {
+            Some(Last::Captured(record)) => record.make_wait(stream),
+            Some(Last::Marked(marked)) => self.wait_outside(stream, Some(&marked)),
+            None => self.wait_outside(stream, None),
         }
-        self.wait_outside(stream, marked.as_ref())
     }
 
     /// Makes the stream, or the gate of its capture, wait for the event's record outside of captures.
@@ -175,18 +191,19 @@ impl Event {
     /// Asks whether the record is done, or waits for it, without a lock: a host call that runs meanwhile may use the
     /// event.
     fn passed(&self, ask: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        let before = lock(&self.marked)
-            .as_ref()
-            .map(|m| (Arc::clone(&m.timeline), m.tick));
+        let marked = || match &*lock(&self.last) {
+            Some(Last::Marked(marked)) => Some((Arc::clone(&marked.timeline), marked.tick)),
+            _ => None,
+        };
+        let before = marked();
         let done = ask()?;
         // If the event was recorded again meanwhile, the answer may have been about the new record, so
         // nothing is learnt.
-        if let (true, Some((timeline, tick)), Some(now)) =
-            (done, before, lock(&self.marked).as_ref())
-            && Arc::ptr_eq(&timeline, &now.timeline)
-            && (tick == now.tick || seeded!("event-waited-for-is-the-one-recorded-again"))
+        if let (true, Some((timeline, tick)), Some((of, now))) = (done, before, marked())
+            && Arc::ptr_eq(&timeline, &of)
+            && (tick == now || seeded!("event-waited-for-is-the-one-recorded-again"))
         {
-            timeline.reached(now.tick);
+            timeline.reached(now);
         }
         Ok(done)
     }
@@ -249,5 +266,87 @@ impl Drop for Event {
         let (device, raw) = (self.device.clone(), self.raw);
         // Queued waits stay valid; a failure leaks only the event.
         beside(move || _ = device.backend().event_destroy(raw));
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What a busy machine may take for something that waits for nothing.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// As many operations as a stream of the host device has room for.
+    const FULL: usize = 1 << 16;
+
+    /// Calls `queue`, which queues more on a full stream, whose first host call asks about the event.
+    fn is_asked_about_meanwhile(queue: fn(&Event, &Stream) -> Result<()>) {
+        let (tell, told) = mpsc::channel();
+        // All is the thread's own, so that a failure waits for nothing.
+        std::thread::spawn(move || {
+            let device = Device::host().unwrap();
+            let [full, other] = [(); 2].map(|()| device.stream().unwrap());
+            let event = Arc::new(device.timing_event().unwrap());
+            let (end, ended) = mpsc::channel::<()>();
+            let work = Box::new(move || _ = ended.recv());
+            device.backend().host_call(other.raw(), work).unwrap();
+            event.record(&other).unwrap();
+            let ((begin, begun), asked) = (mpsc::channel(), Arc::clone(&event));
+            let first = move || {
+                begin.send(()).unwrap();
+                // The other thread is in the driver's call by now.
+                std::thread::sleep(Duration::from_millis(300));
+                let _ = asked.is_done();
+                let _ = asked.raw();
+            };
+            let backend = device.backend();
+            backend.host_call(full.raw(), Box::new(first)).unwrap();
+            begun.recv().unwrap();
+            for _ in 0..FULL {
+                backend.host_call(full.raw(), Box::new(|| ())).unwrap();
+            }
+            queue(&event, &full).unwrap();
+            drop(end);
+            full.synchronize().unwrap();
+            assert!(event.is_done().unwrap());
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(PATIENCE).expect("it waits for itself");
+    }
+
+    #[test]
+    fn an_event_is_asked_about_in_a_host_call_while_its_record_waits_for_a_full_stream() {
+        is_asked_about_meanwhile(Event::record);
+    }
+
+    #[test]
+    fn an_event_is_asked_about_in_a_host_call_while_a_full_stream_is_made_to_wait_for_it() {
+        is_asked_about_meanwhile(|event, full| full.wait(event));
+    }
+
+    #[test]
+    fn an_event_of_a_capture_is_asked_about_while_a_stream_waits_to_join_it() {
+        let device = Device::host().unwrap();
+        let [first, joins] = [(); 2].map(|()| device.stream().unwrap());
+        let event = Arc::new(device.event().unwrap());
+        let capture = first.begin_capture().unwrap();
+        event.record(&first).unwrap();
+        let copying = joins.core().outside_capture().unwrap();
+        std::thread::scope(|scope| {
+            let (waits, on) = (Arc::clone(&event), joins.clone());
+            let waits = scope.spawn(move || on.wait(&waits));
+            std::thread::sleep(Duration::from_millis(100));
+            let ((tell, told), asked) = (mpsc::channel(), Arc::clone(&event));
+            std::thread::spawn(move || tell.send(asked.is_done().is_err()));
+            let refused = told.recv_timeout(PATIENCE);
+            drop(copying);
+            waits.join().unwrap().unwrap();
+            assert_eq!(refused, Ok(true), "who asks waits for the copy");
+        });
+        drop(capture.end().unwrap());
     }
 }

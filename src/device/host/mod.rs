@@ -342,8 +342,8 @@ unsafe impl Backend for Host {
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
         let event = self.live_event(event)?;
         let stream = self.live_stream(stream)?;
-        let mut marked = lock(&event.marked);
-        *marked = if let Some(branch) = stream.branch() {
+        // Not under the event's lock: a host call that the stream has to run first may ask about the event.
+        let mark = if let Some(branch) = stream.branch() {
             Marked::Capture(branch.mark())
         } else if event.timing {
             let time = Arc::new(OnceLock::new());
@@ -352,6 +352,7 @@ unsafe impl Backend for Host {
         } else {
             Marked::Place(stream.here(), None)
         };
+        *lock(&event.marked) = mark;
         Ok(())
     }
 

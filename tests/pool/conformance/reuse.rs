@@ -23,6 +23,7 @@ on_every_device! {
     pending_memory_is_left_alone_where_waits_are_switched_off,
     memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off,
     a_request_waits_for_no_more_streams_than_its_bytes_need,
+    an_event_asked_about_while_it_is_recorded_again_says_nothing_of_its_stream_before,
 }
 
 fn a_block_freed_on_one_stream_reaches_another_behind_a_wait(device: &Device) {
@@ -420,4 +421,27 @@ fn a_block_that_captured_work_uses_is_not_shrunk(device: &Device) {
         block.shrink(granule).unwrap();
         whole(&pool);
     }
+}
+
+fn an_event_asked_about_while_it_is_recorded_again_says_nothing_of_its_stream_before(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let pool = limited(&device, 2);
+    let bytes = 2 * device.info().granule;
+    let [busy, idle] = [(); 2].map(|()| device.stream().unwrap());
+    let event = std::sync::Arc::new(device.event().unwrap());
+    let gate = Gate::close(&busy);
+    drop(pool.alloc(&busy, bytes).unwrap());
+    event.record(&busy).unwrap();
+    let asked = std::sync::Arc::clone(&event);
+    // The driver has the new record by then, and the crate has not taken note of it.
+    watched.after("event_record", move || while !asked.is_done().unwrap() {});
+    event.record(&idle).unwrap();
+    assert!(watched.was_hooked());
+    let block = pool.alloc(&idle, bytes).unwrap();
+    assert_eq!(pool.stats().steps.waits, 1, "it is taken as done");
+    gate.open();
+    drop(block);
+    whole(&pool);
 }
