@@ -36,7 +36,7 @@ use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, MutexGuard, wait};
+use crate::sync::{Mutex, MutexGuard};
 #[cfg(all(test, feature = "convert"))]
 use {super::structure::Device, crate::sync::try_lock};
 
@@ -116,17 +116,7 @@ impl Recorder {
     pub(super) fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
         timeline.refuse_while_outside()?;
-        let mut entering = lock(&timeline.entering);
-        if entering.outside > 0 {
-            // Those threads may wait for the stream that runs this host call, or run the call
-            // themselves.
-            host_call::may_wait()?;
-            entering.waiting += 1;
-            while entering.outside > 0 {
-                entering = wait(&timeline.outside_left, entering);
-            }
-            entering.waiting -= 1;
-        }
+        let changing = timeline.change(true)?;
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
             return Err(Error::invalid(
                 "stream",
@@ -155,7 +145,7 @@ impl Recorder {
         let joined = timeline.wait_for_calls().and_then(|()| self.join(stream));
         if joined.is_err() {
             let left = self.let_out(stream);
-            drop(entering);
+            drop(changing);
             let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
             return joined;
         }
@@ -221,7 +211,7 @@ impl Recorder {
         drop(recording);
         for stream in &streams {
             let timeline = &stream.core().timeline;
-            let entering = lock(&timeline.entering);
+            let changing = timeline.change(false).ok();
             if !ended {
                 timeline.set_stuck();
             }
@@ -233,8 +223,8 @@ impl Recorder {
             let waits = ended && self.bytes() > 0 && !seeded!("capture-ends-ahead-of-its-memory");
             // During a capture by another library, a wait would break that capture.
             let waited = !waits || self.may_wait(stream) && timeline.wait_for(gate, tick).is_ok();
-            // Not under the lock: a host call that the gate waits for may ask about the stream.
-            drop(entering);
+            // Before the host waits: a host call that the gate waits for may ask about the stream.
+            drop(changing);
             let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
             if !waited {
                 let _ = gate.sync_to(tick);
@@ -269,7 +259,7 @@ impl Recorder {
     pub(super) fn withdraw(&self, stream: &Stream) {
         // Another capture of it begins after this.
         let timeline = &stream.core().timeline;
-        let entering = lock(&timeline.entering);
+        let changing = timeline.change(false).ok();
         let mut state = lock(&self.state);
         let at = state.streams.iter().position(|other| other == stream);
         let joined = at.map(|at| state.streams.remove(at));
@@ -278,7 +268,7 @@ impl Recorder {
         let left = joined.and_then(|stream| self.let_out(&stream));
         // Calls that have seen it here return before it enters another capture.
         drop(self.recording());
-        drop(entering);
+        drop(changing);
         let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
     }
 

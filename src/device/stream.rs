@@ -10,10 +10,10 @@ use super::access::Note;
 use super::names::{CAPTURE, stream_words};
 use super::raw::RawStream;
 use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
-use super::{beside, lock};
+use super::{beside, host_call, is_running, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, wait};
 
 impl StreamCore {
     /// Whether the application has a handle of it.
@@ -54,6 +54,12 @@ impl StreamCore {
     /// [`Error::Invalid`] if it is being captured, or is about to be.
     pub(crate) fn outside_capture(&self) -> Result<OutsideCapture<'_>> {
         let mut entering = lock(&self.timeline.entering);
+        while entering.changing {
+            if is_running() {
+                return Err(being_captured());
+            }
+            entering = wait(&self.timeline.outside_left, entering);
+        }
         self.refuse_under_capture()?;
         if entering.waiting > 0 && self.timeline.refuse_while_outside().is_ok() {
             return Err(being_captured());
@@ -88,7 +94,30 @@ crate::sync::thread_local! {
 /// thread.
 pub(crate) struct OutsideCapture<'t>(&'t Timeline, PhantomData<*const ()>);
 
+/// The thread has the stream enter a capture or leave it, until this is dropped.
+pub(super) struct Changing<'t>(&'t Timeline);
+
 impl Timeline {
+    /// Waits until no other thread has the stream enter a capture or leave it, and if it `enters`, until no thread
+    /// queues work that no graph may contain.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in a host call that would wait in order to enter: those threads may wait for the stream that
+    /// runs it, or run it themselves.
+    pub(super) fn change(&self, enters: bool) -> Result<Changing<'_>> {
+        let mut entering = lock(&self.entering);
+        while entering.changing || enters && entering.outside > 0 {
+            if enters {
+                host_call::may_wait()?;
+            }
+            entering.waiting += u64::from(enters);
+            entering = wait(&self.outside_left, entering);
+            entering.waiting -= u64::from(enters);
+        }
+        entering.changing = true;
+        Ok(Changing(self))
+    }
+
     /// Returns an error on a thread that is queueing work on the stream that no graph may contain.
     pub(super) fn refuse_while_outside(&self) -> Result<()> {
         let is_outside = OUTSIDE.try_with(|streams| streams.borrow().contains(&self.uid));
@@ -100,6 +129,13 @@ impl Timeline {
                  begin the capture once that call has returned",
             )),
         }
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.entering).changing = false;
+        self.0.outside_left.notify_all();
     }
 }
 
@@ -414,9 +450,10 @@ impl fmt::Debug for Stream {
 #[cfg(not(any(loom, shuttle)))]
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::time::Duration;
 
-    use crate::device::Device;
+    use crate::device::{Device, Stream};
 
     #[test]
     fn a_stream_that_a_capture_waits_for_is_given_nothing_more_to_wait_for() {
@@ -434,5 +471,42 @@ mod tests {
             (capture.join().expect("no panic")).expect("no thread is outside any more");
         });
         stream.synchronize().expect("no capture");
+    }
+
+    #[test]
+    fn a_host_call_asks_about_its_stream_while_a_capture_of_it_waits_for_a_call_that_has_no_room() {
+        /// As many operations as a stream of the host device has room for.
+        const FULL: usize = 1 << 16;
+        let (tell, told) = mpsc::channel();
+        // All is the threads' own, so that a failure waits for nothing.
+        std::thread::spawn(move || {
+            let device = Device::host().expect("the host device");
+            let stream = device.stream().expect("a stream");
+            let queue = |stream: &Stream, work: Box<dyn FnOnce() + Send>| {
+                let (backend, core) = (stream.device().backend(), stream.core());
+                let queued = (core.timeline).queue(|| backend.host_call(core.raw, work));
+                queued.expect("queued");
+            };
+            let ((begin, begun), asked) = (mpsc::channel(), stream.clone());
+            let first = move || {
+                begin.send(()).expect("it waits");
+                // The two others wait by now.
+                std::thread::sleep(Duration::from_millis(500));
+                let _ = asked.is_idle();
+            };
+            queue(&stream, Box::new(first));
+            begun.recv().expect("it runs");
+            (0..FULL).for_each(|_| queue(&stream, Box::new(|| ())));
+            std::thread::scope(|scope| {
+                scope.spawn(|| queue(&stream, Box::new(|| ())));
+                std::thread::sleep(Duration::from_millis(100));
+                let capture = stream.begin_capture().expect("begun");
+                drop(capture.end().expect("a graph"));
+            });
+            stream.synchronize().expect("all is done");
+            tell.send(()).expect("it waits");
+        });
+        let done = told.recv_timeout(Duration::from_secs(20));
+        done.expect("it waits for itself");
     }
 }

@@ -147,6 +147,9 @@ pub(super) struct Order {
 /// Waits between captures and operations that a graph may not contain.
 #[derive(Default)]
 pub(super) struct Entering {
+    /// A thread has the stream enter a capture or leave one. It calls the driver meanwhile, which may wait for a host
+    /// call that asks about the stream, and so not under this lock.
+    pub(super) changing: bool,
     /// Number of threads that are queueing work that no graph may contain. They do not wait for
     /// each other.
     pub(super) outside: u64,
@@ -167,9 +170,9 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Held while the stream enters a capture or leaves it.
+    /// Who has the stream enter a capture or leave it, and who keeps it from that.
     pub(super) entering: Mutex<Entering>,
-    /// Notified when a thread of `Entering::outside` is done.
+    /// Notified when a thread of `Entering` is done.
     pub(super) outside_left: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
