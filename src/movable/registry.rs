@@ -9,7 +9,7 @@ use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::Arrays;
 use super::shelf::{Away, Spilling};
-use super::step_log::{Log, StepRecord, finish};
+use super::step_log::{Log, Span, StepRecord, finish, new_span};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Planner, layout_with};
 use crate::device::{AccessLog, Addr, Awake, Device, Queueing, Stream, beside, is_running, lock};
@@ -254,10 +254,20 @@ impl Registry {
 
     pub(super) fn record_steps(&self, on: bool) {
         let mut state = lock(&self.state);
-        match on {
-            true => drop(state.log.get_or_insert_default()),
-            false => state.log = None,
+        let log = state.log.take();
+        if on {
+            state.log = Some(log.unwrap_or_default());
+            return;
         }
+        // Its events go without the lock.
+        drop(state);
+        drop(log);
+    }
+
+    /// The events around the moves of a step, if steps are recorded.
+    pub(super) fn span(&self) -> Option<Span> {
+        let spare = lock(&self.state).log.as_mut()?.spare();
+        spare.or_else(|| new_span(&self.device))
     }
 
     pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::block_table::Moving;
 use super::callback::{Calls, tell};
 use super::registry::{Registry, State, in_units};
+use super::step_log::Span;
 use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, SpeculativePlan, Survey, Task};
 use crate::device::{Queueing, lock};
 use crate::error::Result;
@@ -43,10 +44,13 @@ impl Registry {
     ) -> Result<Moved> {
         let shared = self.shared()?;
         self.record_ahead(&shared);
+        // Dropped without the lock too, if the step does not use it.
+        let mut span = self.span();
         let mut calls = Calls::new();
         let locked = || Ok(lock(&self.state));
         let mut state = self.settled(locked)?;
-        let outcome = state.step(&shared, aim, budget, (speculative, started), &mut calls);
+        let begun = (speculative, started, &mut span);
+        let outcome = state.step(&shared, aim, budget, begun, &mut calls);
         drop(state);
         // The arrays for which the moving stream had no room.
         let settled = outcome
@@ -84,7 +88,7 @@ impl State {
         shared: &Arc<Shared>,
         aim: Aim<'_>,
         budget: &Budget,
-        (speculative, started): (Option<SpeculativePlan>, Instant),
+        (speculative, started, span): (Option<SpeculativePlan>, Instant, &mut Option<Span>),
         calls: &mut Calls,
     ) -> Result<Moved> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
@@ -97,7 +101,6 @@ impl State {
                 ..Moved::default()
             });
         }
-        let span = self.log.as_mut().and_then(|log| log.span(&shared.device));
         let task = Task {
             planner: &self.planner,
             aim,
@@ -120,9 +123,9 @@ impl State {
         let error = outcome.error.or(self.settle().err());
         if let Some(log) = &mut self.log {
             if outcome.moved.bytes > 0 && error.is_none() {
-                log.add(&outcome.moved, started.elapsed(), span);
+                log.add(&outcome.moved, started.elapsed(), span.take());
             } else {
-                log.unused(span);
+                log.unused(span.take());
             }
         }
         error.map_or(Ok(outcome.moved), Err)

@@ -41,10 +41,9 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// The events for the next step; `None` if the device has no timing events.
-    pub(super) fn span(&mut self, device: &Device) -> Option<Span> {
-        let make = || Some((device.timing_event().ok()?, device.timing_event().ok()?));
-        self.spare.pop().or_else(make)
+    /// Events that an earlier step is done with.
+    pub(super) fn spare(&mut self) -> Option<Span> {
+        self.spare.pop()
     }
 
     /// Adds a step, and reads the device time of earlier ones that are done.
@@ -93,6 +92,12 @@ impl Log {
         steps.append(&mut self.records);
         (self.records, self.read) = (steps, 0);
     }
+}
+
+/// The events for a step; `None` if the device has no timing events. The caller holds no lock, as a driver may make
+/// none while any thread queues on a full stream.
+pub(super) fn new_span(device: &Device) -> Option<Span> {
+    Some((device.timing_event().ok()?, device.timing_event().ok()?))
 }
 
 /// Reads the device time of `steps`, once they are done on the device.

@@ -83,7 +83,7 @@ fn is_unlocked_at_new_events(pool: &Pool, watched: &Watched) -> Arc<Mutex<(u64, 
     watched.before(move |call, _| {
         if call == "event_create" && its.lock().unwrap().1 {
             let (of, (tell, told)) = (of.clone(), mpsc::channel());
-            std::thread::spawn(move || tell.send(of.record_steps(false).is_ok()));
+            std::thread::spawn(move || tell.send(of.take_steps().is_ok()));
             let done = told.recv_timeout(PATIENCE) == Ok(true);
             let mut seen = its.lock().unwrap();
             *seen = (seen.0 + 1, done);
@@ -146,4 +146,21 @@ fn streams_are_recorded_without_the_lock_before_pointers_that_their_work_uses_ar
     let (events, unlocked) = *seen.lock().unwrap();
     assert!(events > 0 && unlocked, "{events} events");
     drop(array);
+}
+
+#[test]
+fn the_events_around_a_recorded_step_are_made_without_the_lock() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    pool.record_steps(true).unwrap();
+    let alloc = || pool.alloc_movable::<u64>(&stream, 500_000).unwrap();
+    let (low, _high) = (alloc(), alloc());
+    drop(low);
+    let seen = is_unlocked_at_new_events(&pool, &watched);
+    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events >= 2 && unlocked, "{events} events");
+    let steps = pool.take_steps().unwrap();
+    assert!(!steps.is_empty() && steps.iter().all(|step| step.device_ns >= 0.0));
 }
