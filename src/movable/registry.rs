@@ -130,10 +130,12 @@ impl Registry {
     }
 
     fn record_uses_ahead(&self, uses: impl FnOnce(&State) -> Marks) {
-        let lacking = {
-            let state = lock(&self.state);
-            uses(&state).lacking(&state.mover.stream.core().timeline)
-        };
+        self.record_lacking_ahead(|state| uses(state).lacking(&state.mover.stream.core().timeline));
+    }
+
+    /// The same for what a stream lacks.
+    pub(super) fn record_lacking_ahead(&self, lacking: impl FnOnce(&mut State) -> Marks) {
+        let lacking = lacking(&mut lock(&self.state));
         lacking.record_ahead();
     }
 

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use super::block_table::Entry;
+use super::block_table::{Entry, Marks};
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
@@ -128,6 +128,17 @@ impl State {
             Some((id, entry.block.as_ref()?.bytes()))
         };
         chosen(&all, needed).into_iter().filter_map(block).collect()
+    }
+
+    /// The work that the copies of these blocks wait for.
+    fn lacking_to_spill(&mut self, rooms: &[Room], to: &Spilling) -> Marks {
+        let mut uses = Marks::default();
+        for (id, ..) in rooms {
+            if let Some(entry) = self.table.place(*id) {
+                entry.note_to(&mut uses);
+            }
+        }
+        uses.lacking(&to.down.stream.core().timeline)
     }
 
     /// Queues a copy of the block to the host, and returns the block; `None` if it was held, freed or resized since
@@ -254,9 +265,11 @@ impl Registry {
     fn put_away(&self, to: &Arc<Spilling>, rooms: Vec<Room>) -> Result<Vec<Block>> {
         let (mut freed, mut rooms) = (Vec::new(), rooms.into_iter().peekable());
         while rooms.peek().is_some() {
-            let some = rooms.by_ref().take(BETWEEN as usize);
+            let some: Vec<Room> = rooms.by_ref().take(BETWEEN as usize).collect();
             let waited = to.down.wait_for_room();
-            match waited.and_then(|()| self.put_some_away(to, some, &mut freed)) {
+            self.record_lacking_ahead(|state| state.lacking_to_spill(&some, to));
+            let mut some = some.into_iter();
+            match waited.and_then(|()| self.put_some_away(to, &mut some, &mut freed)) {
                 Ok(true) => {}
                 // What was freed before has to be freed behind its copies.
                 Err(error) if freed.is_empty() => return Err(error),
@@ -270,7 +283,7 @@ impl Registry {
     fn put_some_away(
         &self,
         to: &Arc<Spilling>,
-        rooms: impl Iterator<Item = Room>,
+        rooms: &mut std::vec::IntoIter<Room>,
         freed: &mut Vec<Block>,
     ) -> Result<bool> {
         let mut state = lock(&self.state);

@@ -164,3 +164,33 @@ fn the_events_around_a_recorded_step_are_made_without_the_lock() {
     let steps = pool.take_steps().unwrap();
     assert!(!steps.is_empty() && steps.iter().all(|step| step.device_ns >= 0.0));
 }
+
+#[test]
+fn a_stream_that_uses_a_block_as_it_is_about_to_be_spilled_is_recorded_without_the_lock() {
+    let (device, watched) = Watched::over(&common::host());
+    let limit = PoolConfig::default().limit(8 << 20);
+    let pool = Pool::new(&device, limit.handles(HandleSize::Granule)).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let [home, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut block = pool.alloc_movable::<u8>(&home, 6 << 20).unwrap();
+    block.upload(&home, &[7; 6 << 20]).unwrap();
+    let copies = watched.calls("copy_out");
+    let seen = is_unlocked_at_new_events(&pool, &watched);
+    // The blocks to spill are chosen by now.
+    let (of, id) = (pool.clone(), block.id());
+    let more = [(); 2].map(|()| device.stream().unwrap());
+    let (on, [waits, for_it]) = (other.clone(), more.clone());
+    watched.after("host_alloc", move || {
+        drop(of.hold_id(id, &on).unwrap());
+        // No event is left over for the record.
+        (0..8).for_each(|_| waits.wait_stream(&for_it).unwrap());
+    });
+    drop(pool.alloc(&home, 6 << 20).unwrap());
+    assert!(watched.was_hooked(), "it was not to be spilled");
+    assert!(watched.calls("copy_out") > copies, "it was not spilled");
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events > 0 && unlocked, "{events} events");
+    assert_eq!(block.download(&home).unwrap(), [7; 6 << 20]);
+    drop((other, more));
+}
