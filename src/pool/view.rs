@@ -408,7 +408,7 @@ fn from_peer(
         let queued = ordered(core, &[to], queue).and_then(|queued| queued);
         // A copy that failed may be queued too. If the device cannot wait for it, the host does; a stream for which
         // neither can wait runs nothing more.
-        queued.and(wait_elsewhere(&bridge, stream).or_else(|_| stream.synchronize()))
+        queued.and(wait_elsewhere(&bridge, stream).or_else(|_| core.synchronize_memory()))
     })?
 }
 

@@ -248,6 +248,37 @@ fn a_copy_between_devices_is_refused_in_a_host_call_which_could_not_wait_for_it(
 }
 
 #[test]
+fn a_copy_between_devices_that_neither_can_wait_for_at_once_is_waited_for_by_its_event() {
+    let (there, watched) = Watched::over(&common::host());
+    let pools = [&common::host(), &there].map(|own| Pool::new(own, PoolConfig::default()).unwrap());
+    let [here, on] = [pools[0].device(), &there].map(|own| own.stream().unwrap());
+    let source = pools[0].alloc_filled(&here, 1000, 7u32).unwrap();
+    let mut copy = pools[1].alloc_zeroed::<u32>(&on, 1000).unwrap();
+    let gate = Gate::hold(&on);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        gate.open();
+    });
+    // The source's device cannot wait for the copy, and then the host's wait fails.
+    watched.fail("event_record", 1, false);
+    let its = std::sync::Arc::clone(&watched);
+    watched.after("before_stream_sync", move || {
+        its.fail("stream_sync", 1, false)
+    });
+    assert!(copy.view_mut().copy_from(&on, &source).is_err());
+    assert_eq!((watched.was_hooked(), watched.failures()), (true, 2));
+    drop(source);
+    let again = pools[0].alloc_filled(&here, 1000, 4u32).unwrap();
+    here.synchronize().unwrap();
+    opener.join().unwrap();
+    assert!(
+        copy.download().unwrap() == [7; 1000],
+        "it read what came next"
+    );
+    drop(again);
+}
+
+#[test]
 fn a_pool_does_not_fall_asleep_between_the_order_of_a_copy_from_it_and_the_copy() {
     let here = common::host();
     let (there, watched) = Watched::over(&common::host());
