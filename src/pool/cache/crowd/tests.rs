@@ -95,6 +95,25 @@ fn a_request_of_a_crowded_lane_has_the_pool_grow_and_leaves_what_others_keep() {
 }
 
 #[test]
+fn a_miss_of_a_crowded_lane_is_served_from_its_cache_and_of_another_from_a_hole() {
+    for is_crowded in [true, false] {
+        let world = World::new(PoolConfig::default());
+        let (pool, stream, lane) = (&world.pool, &world.streams[0], world.lane(0));
+        let [hole, near, between] = [(); 3].map(|()| pool.alloc(stream, 512 * KIB).unwrap());
+        drop(hole);
+        drop(lane.shared.lock_drained());
+        drop(near);
+        if is_crowded {
+            crowd(&lane, 64 * MIB);
+        }
+        let block = pool.alloc(stream, 508 * KIB).unwrap();
+        let capacity = if is_crowded { 512 * KIB } else { 508 * KIB };
+        assert_eq!(block.capacity(), capacity);
+        drop((block, between));
+    }
+}
+
+#[test]
 fn a_crowded_lane_leaves_its_large_blocks_in_its_cache_where_it_looks_for_a_hole() {
     for is_crowded in [true, false] {
         let world = World::new(PoolConfig::default());
