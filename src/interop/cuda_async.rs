@@ -38,8 +38,8 @@ pub struct CudaAsync {
     context: usize,
 }
 
-/// A block of a [`CudaAsync`]. Dropping it does not free it: pass it to [`CudaAsync::free`], or its
-/// memory stays allocated until the process ends.
+/// A block of a [`CudaAsync`]. Dropping it does not free it: pass it to [`CudaAsync::free`] until that succeeds, or
+/// its memory stays allocated until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the driver frees it only when it is given to `CudaAsync::free`"]
 pub struct AsyncBlock {
@@ -153,15 +153,19 @@ impl CudaAsync {
     /// uses it must be ordered before this point of `stream`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a stream of another device; any error of the driver.
+    /// [`Error::Invalid`] for a stream of another device; any error of the driver. The block comes back with it.
     #[inline]
-    pub fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
-        self.check(stream)?;
-        // SAFETY: the address came from `alloc`, and the block is gone after this.
-        let queued = stream.core().timeline.queue(|| unsafe {
-            (self.driver).cuMemFreeAsync(block.addr, stream.raw().0 as CuStream)
-        });
-        queued.ok(self.driver)
+    pub fn free(
+        &self,
+        block: AsyncBlock,
+        stream: &Stream,
+    ) -> std::result::Result<(), (AsyncBlock, Error)> {
+        // SAFETY: the address came from `alloc`, and the block is gone unless the driver refuses.
+        let free =
+            || unsafe { (self.driver).cuMemFreeAsync(block.addr, stream.raw().0 as CuStream) };
+        let checked = self.check(stream);
+        let freed = checked.and_then(|()| stream.core().timeline.queue(free).ok(self.driver));
+        freed.map_err(|error| (block, error))
     }
 
     /// The driver would follow whatever another device calls a stream.

@@ -83,12 +83,12 @@ impl Subject for CudaAsync {
 
     #[inline]
     fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
-        CudaAsync::free(self, block, stream)
+        CudaAsync::free(self, block, stream).map_err(|(_, error)| error)
     }
 
     #[inline]
     fn free_on(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
-        CudaAsync::free(self, block, stream)
+        CudaAsync::free(self, block, stream).map_err(|(_, error)| error)
     }
 
     fn peak_reserved_bytes(&self) -> Result<u64> {

@@ -381,6 +381,11 @@ fn the_drivers_pool_takes_no_stream_of_another_device() {
         let [own, other] = [device.clone(), Device::host().unwrap()].map(|it| it.stream().unwrap());
         let block = theirs.alloc(&own, 1 << 20).unwrap();
         assert!(theirs.alloc(&other, 1 << 20).is_err());
+        let (block, _) = theirs.free(block, &other).unwrap_err();
+        fail(rig, &["cuMemFreeAsync"]);
+        let (block, error) = theirs.free(block, &own).unwrap_err();
+        assert!(error.to_string().contains("cuMemFreeAsync"), "{error}");
+        rig.driver.faults.heal();
         theirs.free(block, &own).unwrap();
         own.synchronize().unwrap();
     });

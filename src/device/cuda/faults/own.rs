@@ -98,9 +98,12 @@ fn drivers_pool(stage: &mut Stage<'_>, rig: Rig) {
     let pool = stage.at_last(|device| CudaAsync::on(rig.driver, device, Some(64 << 20)));
     let stream = stage.at_last(Device::stream);
     let entered = stage.try_to(pool.enter());
-    if let Some(block) = stage.try_to(pool.alloc(&stream, 4 << 20)) {
-        // A block that could not be freed is released with the pool.
-        stage.try_to(pool.free(block, &stream));
+    if let Some(block) = stage.try_to(pool.alloc(&stream, 4 << 20))
+        && let Err((block, error)) = pool.free(block, &stream)
+    {
+        stage.try_to::<()>(Err(error));
+        (stage.heal)();
+        pool.free(block, &stream).expect("it works again");
     }
     stage.try_to(pool.used_high());
     stage.try_to(pool.reserved_high());
