@@ -3,6 +3,7 @@
 //! It is a separate pool with the release threshold at its maximum: it keeps its memory, like a
 //! [`Pool`](crate::Pool), and nothing else in the process shares it.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::marker::PhantomData;
@@ -54,19 +55,35 @@ impl AsyncBlock {
     }
 }
 
-/// Keeps a device's context current on one thread until dropped.
+thread_local! {
+    /// The thread's values of [`Entered`], the oldest first: whether each lives, and whether it pushed its context.
+    static ENTERED: RefCell<Vec<(bool, bool)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps a device's context current on one thread until dropped. The contexts of several are left in the reverse
+/// order, each once those entered later are dropped too.
 pub struct Entered {
     driver: &'static Driver,
-    pushed: bool,
+    /// Its place in `ENTERED`.
+    at: usize,
     /// The context is current on this thread only.
     here: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        if self.pushed {
+        let left = ENTERED.try_with(|all| {
+            let mut all = all.borrow_mut();
+            if let Some(own) = all.get_mut(self.at) {
+                own.0 = false;
+            }
+            let live = all.iter().rposition(|(lives, _)| *lives);
+            all.split_off(live.map_or(0, |last| last + 1))
+        });
+        let pushed = left.iter().flatten().filter(|(_, pushed)| *pushed);
+        for _ in pushed {
             let mut gone = std::ptr::null_mut();
-            // SAFETY: pops the context that `enter` pushed; after a failure a live context stays
+            // SAFETY: pops a context that `enter` pushed; after a failure a live context stays
             // current.
             let _ = unsafe { self.driver.cuCtxPopCurrent(&raw mut gone) };
         }
@@ -118,9 +135,15 @@ impl CudaAsync {
             // SAFETY: `self` holds the device, which keeps its context.
             unsafe { self.driver.cuCtxPushCurrent(self.context as CuContext) }.ok(self.driver)?;
         }
+        let at = ENTERED.try_with(|all| {
+            let mut all = all.borrow_mut();
+            all.push((true, pushed));
+            all.len() - 1
+        });
         Ok(Entered {
             driver: self.driver,
-            pushed,
+            // A thread that is ending leaves nothing any more.
+            at: at.unwrap_or_default(),
             here: PhantomData,
         })
     }

@@ -392,6 +392,28 @@ fn the_drivers_pool_takes_no_stream_of_another_device() {
 }
 
 #[test]
+fn a_context_entered_twice_is_current_until_both_are_left_in_whatever_order() {
+    let machine = Machine::with_gpu(2 * LIMIT).unwrap();
+    let rig = Rig::of(&machine);
+    rig.driver.init().unwrap();
+    let device = rig.open().unwrap();
+    let pool = CudaAsync::on(rig.driver, &device, None).unwrap();
+    let contexts = || machine.left().contexts;
+    let before = contexts();
+    for first_goes_first in [true, false] {
+        let [first, second] = [(); 2].map(|()| pool.enter().unwrap());
+        let (goes, stays) = match first_goes_first {
+            true => (first, second),
+            false => (second, first),
+        };
+        drop(goes);
+        assert_eq!(contexts(), before + 1);
+        drop(stays);
+        assert_eq!(contexts(), before);
+    }
+}
+
+#[test]
 fn no_function_takes_an_event_or_a_stream_of_another_device() {
     with_device(|_, device| {
         let pool = pool(device);
