@@ -270,6 +270,8 @@ impl Shared {
         }
         let growing = lock(&self.growing).clone();
         growing.iter().for_each(|it| it.forget_asleep(&self.core));
+        // What the device did not take back counts against the limit.
+        let _ = self.work(|core| core.begin_trim(u64::MAX, true));
         let (room, lacking) = {
             let mut core = self.core.lock();
             core.forget_idle_asleep();

@@ -167,3 +167,28 @@ fn what_the_device_did_not_take_back_of_a_growing_buffer_is_not_copied() {
         }
     });
 }
+
+#[test]
+fn what_the_device_did_not_take_back_keeps_no_pool_asleep_at_its_limit() {
+    leaving_nothing(small_host(), |device| {
+        let (device, watched) = Watched::over(device);
+        let config = PoolConfig::default()
+            .handles(HandleSize::Granule)
+            .sleeps(true);
+        let pool = Pool::new(&device, config).unwrap();
+        let host = HostPool::new(&device, HostPoolConfig::default());
+        let stream = device.stream().unwrap();
+        let block = pool.alloc_from(&stream, &vec![1u8; BYTES]).unwrap();
+        pool.trim(0).unwrap();
+        let held = pool.stats().reserved.current;
+        pool.set_limit(held);
+        watched.fail("release", 1, false);
+        pool.sleep(&[], Contents::Saved(&host)).unwrap();
+        assert_eq!(watched.failures(), 1);
+        assert!(pool.stats().reserved.current > 0, "all was taken back");
+        pool.wake(&[]).unwrap();
+        as_before(&pool, held, false);
+        assert!(pool.stats().reserved.current <= held);
+        assert!(block.download().unwrap() == vec![1; BYTES]);
+    });
+}
