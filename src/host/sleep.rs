@@ -88,7 +88,8 @@ impl Pool {
 
     /// Wakes the parts with these tags; without a tag, this pool and all its parts. Allocates memory from
     /// the device, maps it at the old addresses, restores what was saved and waits for the copies. Returns
-    /// the bytes allocated. A part that does not sleep is left as it is.
+    /// the bytes allocated. A part that does not sleep is left as it is. If the device has too little memory, the
+    /// other parts release their idle memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no part has the tag, or in a host call; [`Error::OutOfMemory`] at the limit, or
@@ -96,9 +97,10 @@ impl Pool {
     /// and so do those named after it; those named before it are awake.
     pub fn wake(&self, tags: &[&str]) -> Result<u64> {
         let parts = self.parts(tags)?;
-        parts
-            .iter()
-            .try_fold(0, |sum, part| Ok(sum + part.shared().wake()?))
+        parts.iter().try_fold(0, |sum, part| {
+            let relieved = || part.trim_others() > 0;
+            Ok(sum + part.shared().wake(relieved)?)
+        })
     }
 }
 

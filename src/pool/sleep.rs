@@ -161,15 +161,21 @@ impl Shared {
         lain
     }
 
-    /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep. After an error it sleeps on.
-    pub(crate) fn wake(&self) -> Result<u64> {
+    /// Wakes the pool; returns the bytes taken from the device, 0 if it does not sleep. If the device has too little
+    /// memory, tries again once `relieved`. After an error it sleeps on.
+    pub(crate) fn wake(&self, relieved: impl FnOnce() -> bool) -> Result<u64> {
         may_wait()?;
         let mut asleep = lock(&self.asleep);
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
         let before = self.core.lock().arena.reserved();
-        if let Err(error) = self.get_up(sleeping) {
+        let woken = self.get_up(sleeping);
+        let woken = woken.or_else(|error| match error.is_device_exhausted() && relieved() {
+            true => self.get_up(sleeping),
+            false => Err(error),
+        });
+        if let Err(error) = woken {
             let lacking = self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
                 true => self.out_of_memory(lacking),

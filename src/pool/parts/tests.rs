@@ -3,6 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::device::Device;
+use crate::host::Contents;
 use crate::pool::{Pool, PoolConfig};
 
 #[test]
@@ -69,6 +70,26 @@ fn a_request_up_to_a_parts_own_limit_gets_the_others_memory_and_one_beyond_it_le
         parts[1].set_limit(limit * granule);
         assert_eq!(parts[1].alloc(&stream, 6 * granule).is_ok(), served);
         assert_eq!(parts[0].stats().reserved.current == 0, served);
+    }
+}
+
+#[test]
+fn a_part_that_wakes_gets_the_others_idle_memory_and_one_beyond_its_limit_leaves_it() {
+    let granule = Device::host().unwrap().info().granule;
+    for (limit, wakes) in [(6, true), (5, false)] {
+        let device = Device::host_with_capacity(8 * granule).unwrap();
+        let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+        let stream = device.stream().unwrap();
+        let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+        let block = parts[1].alloc(&stream, 6 * granule).unwrap();
+        pool.sleep(&["b"], Contents::Discarded).unwrap();
+        drop(parts[0].alloc(&stream, 6 * granule).unwrap());
+        stream.synchronize().unwrap();
+        parts[1].set_limit(limit * granule);
+        assert_eq!(pool.wake(&["b"]).is_ok(), wakes);
+        assert_eq!(parts[0].stats().reserved.current == 0, wakes);
+        assert_eq!(parts[1].stats().steps.out_of_memory, u64::from(!wakes));
+        drop(block);
     }
 }
 
