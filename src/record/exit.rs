@@ -36,7 +36,11 @@ pub(super) fn watch(recording: &Arc<Shared>) {
 
 extern "C" fn at_exit() {
     // In a child of `fork`, another thread of the parent may have held the lock.
-    let Ok(mut open) = OPEN.try_lock() else {
+    let open = match forks() {
+        0 => Some(lock(&OPEN)),
+        _ => OPEN.try_lock().ok(),
+    };
+    let Some(mut open) = open else {
         return;
     };
     let open = std::mem::take(&mut *open);
@@ -49,4 +53,34 @@ extern "C" fn at_exit() {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::record::{Recording, What};
+
+    #[test]
+    fn a_process_that_ends_while_a_recording_begins_writes_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.csv");
+        let recording = Recording::to("record", &path).expect("a recording");
+        let (tell, told) = channel();
+        let begins = std::thread::spawn(move || {
+            let open = lock(&OPEN);
+            let _ = tell.send(());
+            std::thread::sleep(Duration::from_millis(50));
+            drop(open);
+        });
+        told.recv().expect("it begins");
+        recording.note(What::Failure { bytes: 77 }, 0);
+        at_exit();
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert!(text.contains(",77,"), "{text}");
+        begins.join().expect("it ends");
+    }
 }
