@@ -69,9 +69,12 @@ impl Attachment {
     }
 
     pub(super) fn record_steps(&self, on: bool) {
-        let mut state = lock(&self.0);
-        state.log = on;
-        if let Some(registry) = &state.registry {
+        let registry = {
+            let mut state = lock(&self.0);
+            state.log = on;
+            state.registry.clone()
+        };
+        if let Some(registry) = registry {
             registry.record_steps(on);
         }
     }
@@ -119,12 +122,22 @@ impl Registry {
     fn found(pool: &Pool) -> Result<Arc<Self>> {
         let shared = pool.shared();
         let attachment = Attachment::of(pool)?;
-        let mut attached = lock(&attachment.0);
-        if let Some(registry) = &attached.registry {
-            return Ok(Arc::clone(registry));
+        let found = lock(&attachment.0).registry.clone();
+        if let Some(registry) = found {
+            return Ok(registry);
         }
-        let planner = attached.planner.clone().unwrap_or_default();
-        let registry = Arc::new(Self::new(shared, planner, attached.log)?);
+        // Made, and dropped if another thread was first, without the lock: a driver that keeps a thread until a host
+        // call has run, which may ask for the lock, makes no event meanwhile.
+        let registry = Arc::new(Self::new(shared)?);
+        let mut attached = lock(&attachment.0);
+        if let Some(first) = attached.registry.clone() {
+            drop(attached);
+            return Ok(first);
+        }
+        if let Some(planner) = &attached.planner {
+            registry.set_planner(planner.clone());
+        }
+        registry.record_steps(attached.log);
         let step = Arc::downgrade(&registry);
         let relieve = move |pressure: &Pressure| {
             step.upgrade()

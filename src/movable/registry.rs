@@ -62,7 +62,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new(shared: &Arc<Shared>, planner: Planner, log: bool) -> Result<Self> {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self> {
         Ok(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
@@ -74,10 +74,10 @@ impl Registry {
                 arrays: Arrays::default(),
                 words: None,
                 readers: Marks::default(),
-                planner,
+                planner: Planner::default(),
                 kept: None,
                 mover: Mover::new(&shared.device, &shared.overhead)?,
-                log: log.then(Log::default),
+                log: None,
                 spilling: None,
                 awaited: 0,
                 emptied: Vec::new(),

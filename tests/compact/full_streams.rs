@@ -194,3 +194,15 @@ fn a_stream_that_uses_a_block_as_it_is_about_to_be_spilled_is_recorded_without_t
     assert_eq!(block.download(&home).unwrap(), [7; 6 << 20]);
     drop((other, more));
 }
+
+#[test]
+fn the_first_movable_block_of_a_pool_makes_its_events_without_a_lock() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let seen = is_unlocked_at_new_events(&pool, &watched);
+    let block = pool.alloc_movable::<u8>(&stream, 1000).unwrap();
+    let (events, unlocked) = *seen.lock().unwrap();
+    assert!(events > 0 && unlocked, "{events} events");
+    drop(block);
+}
