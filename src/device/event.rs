@@ -345,7 +345,7 @@ mod tests {
             let refused = told.recv_timeout(PATIENCE);
             drop(copying);
             waits.join().unwrap().unwrap();
-            assert_eq!(refused, Ok(true), "who asks waits for the copy");
+            assert_eq!(refused, Ok(true), "the asking thread waits for the copy");
         });
         drop(capture.end().unwrap());
     }
