@@ -1,13 +1,15 @@
 //! Every device call fails while a pool falls asleep and wakes: it is awake or asleep as before, no byte is
 //! lost, and when the device works again everything comes back.
 
+use std::sync::Arc;
+
 use crate::common;
 
 use common::leaving_nothing;
 use common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::pool::HandleSize;
-use warpool::{Device, Error, Pool, PoolConfig};
+use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
 const BYTES: usize = 3 << 20;
 
@@ -130,18 +132,23 @@ fn fails(device: &Device, call: &'static str) {
     );
 }
 
+/// A pool that may sleep, of handles of one granule each, with memory of the host and a stream.
+fn of_small_handles(device: &Device) -> (Arc<Watched>, Pool, HostPool, Stream) {
+    let (device, watched) = Watched::over(device);
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .sleeps(true);
+    let pool = Pool::new(&device, config).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    (watched, pool, host, device.stream().unwrap())
+}
+
 /// A handle behind the end of a growing buffer is not mapped any more, and still the pool's.
 #[test]
 fn what_the_device_did_not_take_back_of_a_growing_buffer_is_not_copied() {
     leaving_nothing(small_host(), |device| {
         for stopped in [false, true] {
-            let (device, watched) = Watched::over(device);
-            let config = PoolConfig::default()
-                .handles(HandleSize::Granule)
-                .sleeps(true);
-            let pool = Pool::new(&device, config).unwrap();
-            let host = HostPool::new(&device, HostPoolConfig::default());
-            let stream = device.stream().unwrap();
+            let (watched, pool, host, stream) = of_small_handles(device);
             let block = pool.alloc_from(&stream, &vec![1u8; BYTES]).unwrap();
             let mut growing = pool.grow_buf::<u8>(&stream, 4 * BYTES).unwrap();
             growing.extend_from(&stream, &[2; 3 * BYTES]).unwrap();
@@ -171,13 +178,7 @@ fn what_the_device_did_not_take_back_of_a_growing_buffer_is_not_copied() {
 #[test]
 fn what_the_device_did_not_take_back_keeps_no_pool_asleep_at_its_limit() {
     leaving_nothing(small_host(), |device| {
-        let (device, watched) = Watched::over(device);
-        let config = PoolConfig::default()
-            .handles(HandleSize::Granule)
-            .sleeps(true);
-        let pool = Pool::new(&device, config).unwrap();
-        let host = HostPool::new(&device, HostPoolConfig::default());
-        let stream = device.stream().unwrap();
+        let (watched, pool, host, stream) = of_small_handles(device);
         let block = pool.alloc_from(&stream, &vec![1u8; BYTES]).unwrap();
         pool.trim(0).unwrap();
         let held = pool.stats().reserved.current;
