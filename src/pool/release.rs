@@ -136,7 +136,7 @@ impl Shared {
         let before = self.lock_drained().arena.reserved();
         match before > keep {
             true => self.catch_up(true)?,
-            false => _ = self.settle_all(false),
+            false => _ = self.settle_all(true),
         }
         self.work(|core| core.begin_trim(keep, true))?;
         let mut core = self.core.lock();

@@ -260,6 +260,22 @@ fn a_trim_gives_back_what_buffers_no_longer_use_however_much_it_keeps() {
 }
 
 #[test]
+fn a_trim_waits_for_the_work_on_what_buffers_no_longer_use_however_much_it_keeps() {
+    for keep in [0, u64::MAX] {
+        let ground = ground(small());
+        let [_, other] = &ground.streams;
+        let mut buffer = ground.filled(4, 1);
+        let hold = ground.hold(other);
+        buffer.view_mut().fill(other, 2).unwrap();
+        buffer.resize(1).unwrap();
+        assert_eq!(ground.grown(), 4);
+        release_soon(hold);
+        let released = ground.pool.trim(keep).unwrap();
+        assert_eq!((released, ground.grown()), (3 * ground.granule as u64, 1));
+    }
+}
+
+#[test]
 fn a_buffer_may_go_in_a_host_call_that_runs_while_its_work_is_asked_about() {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
