@@ -34,10 +34,15 @@ pub(crate) fn is_running() -> bool {
 /// Runs `ask`, in which this thread runs no host call, as it may hold locks that one asks for. A device that runs work
 /// when it is asked runs none then; while it waits, only work that the wait cannot end without.
 pub(crate) fn without_any<R>(ask: impl FnOnce() -> R) -> R {
-    let before = RUNS_NONE.replace(true);
-    let answer = ask();
-    RUNS_NONE.set(before);
-    answer
+    /// What it was before, to be set again even after a panic.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            RUNS_NONE.set(self.0);
+        }
+    }
+    let _before = Before(RUNS_NONE.replace(true));
+    ask()
 }
 
 /// Whether the calling thread runs a host call, or may run none.
@@ -167,6 +172,12 @@ mod tests {
             );
         }
         assert!(!is_running());
+    }
+
+    #[test]
+    fn host_calls_run_again_after_a_panic_where_none_may_run() {
+        let outcome = catch_unwind(|| without_any(|| panic!("a device's")));
+        assert!(outcome.is_err() && !may_run_none());
     }
 
     #[test]
