@@ -244,8 +244,8 @@ impl Pool {
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`PoolBuf::upload`].
     pub fn alloc_from<T: Pod>(&self, stream: &Stream, data: &[T]) -> Result<PoolBuf<T>> {
-        // Before memory of the graph is taken.
-        stream.core().refuse_under_capture()?;
+        // Until the copy is made, so that no graph has the memory.
+        let _outside = stream.core().outside_capture()?;
         let mut buffer = self.alloc_typed(stream, data.len())?;
         buffer.upload(data)?;
         Ok(buffer)
@@ -269,9 +269,9 @@ impl Pool {
         len: usize,
         value: T,
     ) -> Result<PoolBuf<T>> {
-        if len > 0 && !is_even(&value) {
-            stream.core().refuse_under_capture()?;
-        }
+        let uploads = len > 0 && !is_even(&value);
+        let _outside = uploads.then(|| stream.core().outside_capture());
+        let _outside = _outside.transpose()?;
         let mut buffer = self.alloc_typed(stream, len)?;
         buffer.view_mut().fill(stream, value)?;
         Ok(buffer)

@@ -9,7 +9,7 @@ use crate::common::watched::{OUT_OF_MEMORY, Watched};
 
 use warpool::device::sim::SimConfig;
 use warpool::pool::{HandleSize, Relief};
-use warpool::{Block, Device, Pool, PoolConfig, Stream};
+use warpool::{Block, Device, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -388,4 +388,35 @@ fn a_capture_whose_memory_the_host_waits_for_keeps_nobody_from_its_stream() {
     drop(capture.end().unwrap());
     assert!(watched.was_hooked(), "the host did not wait");
     assert!(asked.load(Ordering::Relaxed), "a lock is held meanwhile");
+}
+
+#[test]
+fn no_capture_that_begins_amid_the_making_of_a_buffer_has_its_memory() {
+    type Made = fn(&Pool, &Stream) -> Result<PoolBuf<u32>>;
+    let ways: [Made; 2] = [
+        |pool, stream| pool.alloc_from(stream, &[7; MIB as usize]),
+        |pool, stream| pool.alloc_filled(stream, MIB as usize, 7),
+    ];
+    for made in ways {
+        let device = common::host();
+        let pool = Pool::new(&device, PoolConfig::default().limit(6 * MIB)).unwrap();
+        let stream = device.stream().unwrap();
+        let spare = Mutex::new(Some(pool.alloc(&stream, 4 * MIB).unwrap()));
+        let captures = Arc::new(Mutex::new(Vec::new()));
+        let (on, begun) = (stream.clone(), Arc::clone(&captures));
+        // As another thread might, amid the request.
+        pool.on_pressure(move |_| {
+            let Some(block) = spare.lock().unwrap().take() else {
+                return Relief::Exhausted;
+            };
+            drop(block);
+            begun.lock().unwrap().push(on.begin_capture());
+            Relief::Retry
+        });
+        let buffer = made(&pool, &stream);
+        let capture = captures.lock().unwrap().pop().unwrap();
+        let kept = capture.map(|capture| capture.end().unwrap());
+        assert_eq!(kept.map_or(0, |graph| graph.memory().bytes()), 0);
+        assert_eq!(buffer.unwrap().download().unwrap()[MIB as usize - 1], 7);
+    }
 }
