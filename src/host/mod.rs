@@ -43,9 +43,9 @@ pub use sleep::Contents;
 pub use spill::Spill;
 
 use crate::device::{Device, beside, is_running, lock};
-use crate::error::{Bytes, Error, OutOfMemory, Result};
+use crate::error::{Bytes, Error, OutOfMemory, Result, refuse};
 use crate::pool::Counter;
-use crate::sync::{Mutex, MutexGuard, try_lock};
+use crate::sync::Mutex;
 use chunks::{Chunk, Chunks};
 use uses::{Marks, Uses};
 
@@ -172,13 +172,14 @@ impl HostPool {
         }
     }
 
-    /// A buffer of `len` elements. Its contents are those of earlier buffers, or zeros.
+    /// A buffer of `len` elements. Its contents are those of earlier buffers, or zeros. In a host call, only from idle
+    /// memory, as it may not call the driver.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] at the limit, or if the machine has no more memory; copies under way may
     /// still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] if the length
-    /// exceeds the address space, or the limit is below the page that a small buffer needs; any error of
-    /// the driver.
+    /// exceeds the address space, if the limit is below the page that a small buffer needs, or if a host call would
+    /// need more than is idle; any error of the driver.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
         self.alloc_or(len, false)
     }
@@ -226,12 +227,11 @@ impl HostPool {
     /// idle.
     ///
     /// # Errors
-    /// Any error of the driver; memory released before it stays released.
+    /// [`Error::Invalid`] in a host call; any error of the driver: memory released before it stays released.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Result<u64> {
-        let Some(_turn) = self.inner.turn() else {
-            return Ok(0);
-        };
+        refuse!(is_running() => "thread", "a host call may not call the driver: trim outside of it");
+        let _turn = lock(&self.inner.turn);
         let reaped = self.inner.reap();
         let released = self.inner.release_idle()?;
         reaped.map(|()| released)
@@ -265,10 +265,12 @@ impl Inner {
                 return Ok(chunk);
             }
             let oldest = {
-                let turn = self.turn();
+                refuse!(is_running() => "thread",
+                    "a host call may not call the driver, and no memory is idle: allocate it before");
+                let _turn = lock(&self.turn);
                 // On an error, the memory of the copies in question stays pending. The error is returned only if
                 // there is no other memory.
-                let reaped = turn.as_ref().map_or(Ok(()), |_| self.reap());
+                let reaped = self.reap();
                 if let Some(chunk) = self.take_idle(class) {
                     return Ok(chunk);
                 }
@@ -282,15 +284,6 @@ impl Inner {
             };
             lock(&self.state).stats.waits += 1;
             oldest.wait()?;
-        }
-    }
-
-    /// None in a host call while another asks: that may be the same thread, since a device that is asked may run host
-    /// calls.
-    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        match is_running() {
-            true => try_lock(&self.turn),
-            false => Some(lock(&self.turn)),
         }
     }
 

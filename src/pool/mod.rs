@@ -69,7 +69,7 @@ pub use stats::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 pub use structure::Block;
 pub use view::{Rows, RowsMut, View, ViewMut};
 
-use crate::device::{Device, Stream, beside};
+use crate::device::{Device, Stream, beside, may_wait};
 use crate::error::{Error, Result, refuse};
 use crate::sync::{Mutex, is_latched};
 use cache::{MISSED, thread_map};
@@ -233,10 +233,11 @@ impl Pool {
     /// Memory that growing buffers no longer use is always released, as no request can use it.
     ///
     /// # Errors
-    /// What the driver said; memory released until then stays released.
+    /// [`Error::Invalid`] in a host call; what the driver said: memory released until then stays released.
     #[doc(alias = "empty_cache")]
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
+        may_wait()?;
         let released = self.shared().trim(keep);
         self.shared().tell();
         released

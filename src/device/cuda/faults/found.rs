@@ -19,7 +19,7 @@ use crate::pool::{HandleSize, Pool, PoolConfig};
 use crate::sanitize::Sanitizer;
 
 /// A device over the fake driver.
-fn with_device(test: impl FnOnce(Rig, &Device)) {
+pub(super) fn with_device(test: impl FnOnce(Rig, &Device)) {
     let machine = Machine::with_gpu(2 * LIMIT).unwrap();
     let rig = Rig::of(&machine);
     rig.driver.init().unwrap();
@@ -46,7 +46,7 @@ fn fail(rig: Rig, calls: &[&'static str]) {
     rig.driver.faults.plan(&failures.collect::<Vec<_>>());
 }
 
-fn pool(device: &Device) -> Pool {
+pub(super) fn pool(device: &Device) -> Pool {
     let config = PoolConfig::default().limit(LIMIT);
     Pool::new(device, config.handles(HandleSize::Granule)).unwrap()
 }
@@ -537,7 +537,7 @@ fn drop_in_host_calls(rig: &Rig, calls: &Stream, all: Vec<Dropped>) {
 }
 
 /// Blocks the stream until the returned sender is dropped.
-fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
+pub(super) fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
     let held = Box::new(move || {
         // Returns when the sender is dropped.

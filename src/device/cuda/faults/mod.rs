@@ -8,6 +8,7 @@
 //! crate's sources, so a call that no run made fail is reported.
 
 mod found;
+mod in_host_calls;
 mod own;
 #[path = "../../../../tests/errors/paths.rs"]
 mod paths;
