@@ -112,13 +112,13 @@ impl GraphRecord {
 
     /// Records that the graph is gone: from now on only its last launch counts.
     pub(super) fn end(&self) {
-        let peers = {
+        let left = {
             let mut state = lock(&self.state);
             state.over = true;
-            state.reported.clear();
-            std::mem::take(&mut state.peers)
+            let reported = std::mem::take(&mut state.reported);
+            (reported, std::mem::take(&mut state.peers))
         };
-        drop(peers);
+        drop(left);
     }
 
     /// Makes the next launch wait for `tick`.
@@ -264,20 +264,28 @@ impl GraphRecord {
         waited
     }
 
-    fn launched(&self, timeline: &Arc<Timeline>, tick: u64) {
-        let peers = {
+    /// Records a launch. Returns what the graph lets go of, to be dropped without a lock: a stream may end with it.
+    #[must_use]
+    fn launched(&self, timeline: &Arc<Timeline>, tick: u64) -> LetGo {
+        let mut last = Some((Arc::clone(timeline), tick));
+        let (mut let_go, peers) = {
             let mut state = lock(&self.state);
             if !seeded!("graph-launch-not-recorded") {
-                state.last = Some((Arc::clone(timeline), tick));
+                std::mem::swap(&mut state.last, &mut last);
             }
-            state.peers.retain(|peer| !peer.is_over());
-            state.peers.clone()
+            let over = state.peers.extract_if(.., |peer| peer.is_over());
+            (over.collect::<Vec<_>>(), state.peers.clone())
         };
-        for peer in peers {
+        for peer in &peers {
             peer.report(timeline, tick);
         }
+        let_go.extend(peers);
+        (last, let_go)
     }
 }
+
+/// The last launch of a graph, and its peers.
+type LetGo = (Option<LastQueued>, Vec<Arc<GraphRecord>>);
 
 /// A graph that is being launched on a stream, until this is dropped; and the tick that covers the launch, once it
 /// may be queued.
@@ -292,12 +300,11 @@ impl Drop for Launching<'_> {
         let Self(graph, stream, tick) = self;
         let (turns, timeline) = (&stream.device.inner.turns, &stream.timeline);
         let turn = turns.take();
-        if let Some(tick) = tick {
-            graph.launched(timeline, tick(timeline));
-        }
+        let let_go = tick.map(|tick| graph.launched(timeline, tick(timeline)));
         lock(&graph.state).launching = false;
         turns.tell();
         drop(turn);
+        drop(let_go);
     }
 }
 
@@ -359,5 +366,53 @@ impl Turns {
     /// Wakes waiters after an operation or a launch has ended.
     pub(super) fn tell(&self) {
         self.changed.notify_all();
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::device::Device;
+    use crate::sync::try_lock;
+
+    #[test]
+    fn what_a_graph_lets_go_of_goes_without_its_lock() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let on = &stream.core().timeline;
+        for ends in [false, true] {
+            let graph = GraphRecord::new(Weak::new());
+            let gone = device.stream().unwrap();
+            match ends {
+                false => drop(graph.launched(&gone.core().timeline, 1)),
+                true => graph.report(&gone.core().timeline, 1),
+            }
+            drop(gone);
+            // A stream that goes needs this lock, and perhaps the driver.
+            let known = device.timelines();
+            std::thread::scope(|scope| {
+                scope.spawn(|| match ends {
+                    false => drop(graph.launched(on, 2)),
+                    true => graph.end(),
+                });
+                let begin = Instant::now();
+                let is_let_go = || {
+                    let state = try_lock(&graph.state);
+                    state.is_some_and(|it| match ends {
+                        false => it.last.as_ref().is_some_and(|last| last.1 == 2),
+                        true => it.over,
+                    })
+                };
+                while !is_let_go() && begin.elapsed() < Duration::from_secs(5) {
+                    std::thread::yield_now();
+                }
+                let free = is_let_go();
+                drop(known);
+                assert!(free, "its lock is held");
+            });
+        }
     }
 }
