@@ -131,9 +131,9 @@ impl State {
     }
 
     /// The work that the copies of these blocks wait for.
-    fn lacking_to_spill(&mut self, rooms: &[Room], to: &Spilling) -> Marks {
+    fn lacking_to_spill(&mut self, rooms: &[Option<Room>], to: &Spilling) -> Marks {
         let mut uses = Marks::default();
-        for (id, ..) in rooms {
+        for (id, ..) in rooms.iter().flatten() {
             if let Some(entry) = self.table.place(*id) {
                 entry.note_to(&mut uses);
             }
@@ -142,14 +142,17 @@ impl State {
     }
 
     /// Queues a copy of the block to the host, and returns the block; `None` if it was held, freed or resized since
-    /// it was chosen.
+    /// it was chosen. Room that is not used stays: its drop may wait for copies, which the caller's lock forbids.
     fn put_away(
         &mut self,
-        (id, bytes, mut contents): Room,
+        room: &mut Option<Room>,
         down: &CopyStream,
         spilled: &Spilled,
     ) -> Result<Option<Block>> {
         let now = self.holds;
+        let Some(&mut (id, bytes, ref mut contents)) = room.as_mut() else {
+            return Ok(None);
+        };
         let Some(entry) = self.table.place(id) else {
             return Ok(None);
         };
@@ -165,6 +168,9 @@ impl State {
         }
         contents.put(addr, &down.stream)?;
         down.add();
+        let Some((.., contents)) = room.take() else {
+            return Ok(None);
+        };
         lock(spilled).add(bytes);
         let spilled = spilled.clone();
         Ok(self.table.spill(id, |entry| {
@@ -265,10 +271,10 @@ impl Registry {
     fn put_away(&self, to: &Arc<Spilling>, rooms: Vec<Room>) -> Result<Vec<Block>> {
         let (mut freed, mut rooms) = (Vec::new(), rooms.into_iter().peekable());
         while rooms.peek().is_some() {
-            let some: Vec<Room> = rooms.by_ref().take(BETWEEN as usize).collect();
+            let some = rooms.by_ref().take(BETWEEN as usize);
+            let mut some: Vec<_> = some.map(Some).collect();
             let waited = to.down.wait_for_room();
             self.record_lacking_ahead(|state| state.lacking_to_spill(&some, to));
-            let mut some = some.into_iter();
             match waited.and_then(|()| self.put_some_away(to, &mut some, &mut freed)) {
                 Ok(true) => {}
                 // What was freed before has to be freed behind its copies.
@@ -283,7 +289,7 @@ impl Registry {
     fn put_some_away(
         &self,
         to: &Arc<Spilling>,
-        rooms: &mut std::vec::IntoIter<Room>,
+        rooms: &mut [Option<Room>],
         freed: &mut Vec<Block>,
     ) -> Result<bool> {
         let mut state = lock(&self.state);
@@ -447,7 +453,67 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Stretch, chosen};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Weak};
+
+    use super::{Registry, Shelf, Shelved, Stretch, chosen};
+    use crate::device::{Addr, Device, Stream};
+    use crate::error::{Error, Result};
+    use crate::pool::{Pool, PoolConfig};
+    use crate::sync::try_lock;
+
+    /// Room that takes nothing, and counts how often it goes, and how often under the registry's lock.
+    #[derive(Clone)]
+    struct Refusing {
+        registry: Weak<Registry>,
+        gone: Arc<[AtomicU64; 2]>,
+    }
+
+    impl Shelf for Refusing {
+        fn room(&self, _: u64) -> Result<Box<dyn Shelved>> {
+            Ok(Box::new(Room(self.clone())))
+        }
+    }
+
+    struct Room(Refusing);
+
+    impl Shelved for Room {
+        fn put(&mut self, _: Addr, _: &Stream) -> Result<()> {
+            Err(Error::invalid("room", "it takes nothing"))
+        }
+
+        fn take(&self, _: Addr, _: u64, _: &Stream) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Drop for Room {
+        fn drop(&mut self) {
+            let registry = self.0.registry.upgrade().unwrap();
+            let locked = try_lock(&registry.state).is_none();
+            self.0.gone[0].fetch_add(1, Ordering::Relaxed);
+            self.0.gone[1].fetch_add(locked.into(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn room_that_takes_no_block_goes_without_the_registrys_lock() {
+        let device = Device::host().unwrap();
+        let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+        let stream = device.stream().unwrap();
+        let refusing = Refusing {
+            registry: Arc::downgrade(&Registry::of(&pool).unwrap()),
+            gone: Arc::default(),
+        };
+        pool.spill_to(Some(Arc::new(refusing.clone()))).unwrap();
+        let _block = pool.alloc_movable::<u8>(&stream, 6 << 20).unwrap();
+        assert!(pool.alloc(&stream, 6 << 20).is_err());
+        let gone = refusing
+            .gone
+            .each_ref()
+            .map(|it| it.load(Ordering::Relaxed));
+        assert!(gone[0] > 0 && gone[1] == 0, "{gone:?}");
+    }
 
     fn stretches(all: &[(u64, Option<f64>)]) -> Vec<Stretch> {
         let mut end = 0;
