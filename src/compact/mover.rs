@@ -89,16 +89,18 @@ impl Mover {
         upload.set_name(COMPACTION);
         let tiles = device.info().total_bytes / GROUP_SPAN * 4;
         let place_bytes = (PLACE_BYTES + tiles).next_multiple_of(64);
+        // First: a host call makes no such memory.
+        let flags = vec![Scratch::counted(device, 1, overhead)?];
         Ok(Self {
             stream,
             upload,
-            tables: Scratch::counted(device, PLACES as u64 * place_bytes, overhead)?,
+            tables: Scratch::of_any_value(device, PLACES as u64 * place_bytes, overhead)?,
             place_bytes,
             next: 0,
             read: (0..PLACES).map(|_| device.event()).collect::<Result<_>>()?,
             uploaded: device.event()?,
             images: VecDeque::new(),
-            flags: vec![Scratch::counted(device, 1, overhead)?],
+            flags,
             overhead: overhead.clone(),
             backlog: Backlog::new(device)?,
         })

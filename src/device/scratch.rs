@@ -43,7 +43,7 @@ impl Overhead {
     }
 }
 
-/// Mapped device memory, initially zero. All queued work that uses it must be done before it is
+/// Mapped device memory. All queued work that uses it must be done before it is
 /// dropped.
 pub(crate) struct Scratch {
     device: Device,
@@ -78,13 +78,18 @@ impl Scratch {
     /// The same for work that is queued on `stream` from now on; waits for nothing. The stream has to be done with it
     /// before it is dropped.
     pub(crate) fn zeroed_on(stream: &Stream, bytes: u64, overhead: &Overhead) -> Result<Self> {
-        let device = stream.device();
+        let scratch = Self::of_any_value(stream.device(), bytes, overhead)?;
+        let backend = stream.device().backend();
+        // SAFETY: the range was just mapped, and stays so until the fill is done.
+        unsafe { backend.fill(scratch.addr, 0, scratch.bytes, stream.raw())? };
+        Ok(scratch)
+    }
+
+    /// The same with any contents: a host device has no memory of the machine for it until it is written.
+    pub(crate) fn of_any_value(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
-        let scratch = Self::reserved(device, bytes, overhead)?.map(bytes)?;
-        // SAFETY: the range was just mapped, and stays so until the fill is done.
-        unsafe { (device.backend()).fill(scratch.addr, 0, bytes, stream.raw())? };
-        Ok(scratch)
+        Self::reserved(device, bytes, overhead)?.map(bytes)
     }
 
     /// Addresses without memory.

@@ -258,3 +258,23 @@ fn a_pass_goes_on_with_its_plan_and_makes_another_after_a_change(device: &Device
     );
     card.verify();
 }
+
+#[test]
+fn the_first_movable_block_takes_little_memory_of_the_machine_however_much_its_device_has() {
+    let used = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssShmem:"));
+        let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap() << 10
+    };
+    // A GiB of tables.
+    let device = Device::host_with_capacity(1 << 43).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let before = used();
+    let block = pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap();
+    let more = used().saturating_sub(before);
+    assert!(pool.stats().overhead >= 1 << 30);
+    assert!(more < 512 << 20, "{more}");
+    drop(block);
+}
