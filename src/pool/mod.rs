@@ -238,9 +238,7 @@ impl Pool {
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         may_wait()?;
-        let released = self.shared().trim(keep);
-        self.shared().tell();
-        released
+        self.shared().trim(keep)
     }
 
     /// Sets the most physical bytes the pool may hold; `None` for as much as the device has. A pool that holds more

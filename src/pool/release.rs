@@ -143,6 +143,8 @@ impl Shared {
         // Another thread may have grown it meanwhile.
         let released = before.saturating_sub(core.arena.reserved());
         core.count(Told::Trimmed(released));
+        drop(core);
+        self.tell();
         Ok(released)
     }
 

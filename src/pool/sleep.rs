@@ -113,12 +113,12 @@ impl Shared {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
         may_wait()?;
+        // Idle memory is not restored. What the driver does not release sleeps with the rest.
+        let _ = self.trim(0);
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);
         }
-        // Idle memory is not restored. What the driver does not release sleeps with the rest.
-        let _ = self.trim(0);
         self.device.suspend(&self.awake)?;
         self.set_asleep(true);
         // No new job begins; jobs under way end.
@@ -165,23 +165,26 @@ impl Shared {
     /// memory, tries again once `relieved`. After an error it sleeps on.
     pub(crate) fn wake(&self, relieved: impl FnOnce() -> bool) -> Result<u64> {
         may_wait()?;
+        let is_short = |woken: &Result<u64>| woken.as_ref().is_err_and(Error::is_device_exhausted);
+        let mut woken = self.try_to_wake();
+        if is_short(&woken) && relieved() {
+            woken = self.try_to_wake();
+        }
+        if is_short(&woken) {
+            let lacking = self.core.lock().arena.asleep();
+            woken = Err(self.out_of_memory(lacking));
+        }
+        self.tell();
+        woken
+    }
+
+    fn try_to_wake(&self) -> Result<u64> {
         let mut asleep = lock(&self.asleep);
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
         let before = self.core.lock().arena.reserved();
-        let woken = self.get_up(sleeping);
-        let woken = woken.or_else(|error| match error.is_device_exhausted() && relieved() {
-            true => self.get_up(sleeping),
-            false => Err(error),
-        });
-        if let Err(error) = woken {
-            let lacking = self.core.lock().arena.asleep();
-            return Err(match error.is_device_exhausted() {
-                true => self.out_of_memory(lacking),
-                false => error,
-            });
-        }
+        self.get_up(sleeping)?;
         *asleep = None;
         self.open();
         Ok(self.core.lock().arena.reserved().saturating_sub(before))

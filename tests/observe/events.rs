@@ -10,6 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use warpool::compact::Goal;
+use warpool::host::Contents;
 use warpool::pool::{HandleSize, Relief};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -158,6 +159,36 @@ fn each_step_of_the_ladder_is_told_with_its_bytes_in_the_order_taken() {
     drop(held);
     let trimmed = events_of(&seen, || assert!(pool.trim(0).unwrap() > 0));
     assert_eq!(trimmed.last(), Some(&told("trimmed", 4 * granule)));
+}
+
+#[test]
+fn what_a_pool_releases_for_its_sleep_or_for_another_part_is_told_at_once() {
+    let (seen, _guard) = kept();
+    let granule = common::host().info().granule;
+    let device = Device::host_with_capacity(8 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+    let part = pool.tagged("part").unwrap();
+    let stream = device.stream().unwrap();
+    drop(pool.alloc(&stream, 6 * granule).unwrap());
+    let held = pool.stats().reserved.current;
+    let taken = events_of(&seen, || drop(part.alloc(&stream, 6 * granule).unwrap()));
+    assert!(taken.contains(&told("trimmed", held)), "{taken:?}");
+    let held = part.stats().reserved.current;
+    let slept = events_of(&seen, || _ = part.sleep(&[], Contents::Discarded).unwrap());
+    assert_eq!(slept, [told("trimmed", held)]);
+}
+
+#[test]
+fn a_pool_that_finds_no_memory_to_wake_is_told_of_at_once() {
+    let (seen, _guard) = kept();
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let _block = pool.alloc(&stream, 3 << 20).unwrap();
+    let slept = pool.sleep(&[], Contents::Discarded).unwrap();
+    pool.set_limit(slept - 1);
+    let failed = events_of(&seen, || _ = pool.wake(&[]).unwrap_err());
+    assert_eq!(failed, [told("out of memory", slept)]);
 }
 
 #[test]
