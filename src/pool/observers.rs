@@ -70,14 +70,17 @@ impl Block {
         let Entries { live, moving } = &mut *lock(&tracker.entries);
         match event {
             Event::Resize(_, _, bytes) => _ = live.entry(addr).and_modify(|it| it.bytes = bytes),
-            Event::Free(_) => _ = live.remove(&addr),
+            // Else its graph keeps it.
+            Event::Free(on) if self.is_private() || on.timeline.recorder().is_none() => {
+                live.remove(&addr);
+            }
             Event::Leave => moving.push_back(live.remove(&addr)),
             // The block that left first.
             Event::Arrive => {
                 let entry = moving.pop_front().flatten();
                 live.extend(entry.map(|entry| (addr, LiveBlock { addr, ..entry })));
             }
-            Event::Alloc | Event::Keep(_) => {}
+            Event::Alloc | Event::Free(_) | Event::Keep(_) => {}
         }
     }
 

@@ -108,6 +108,37 @@ fn a_shrunk_block_is_reported_with_what_it_has_left() {
 }
 
 #[test]
+fn a_block_that_a_graph_keeps_is_reported_until_the_graph_is_gone() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    for way in ["dropped", "used elsewhere", "freed elsewhere"] {
+        let mut block = crate::tagged(&pool, &stream, 3000, "weights").unwrap();
+        let capture = stream.begin_capture().unwrap();
+        other.wait_stream(&stream).unwrap();
+        match way {
+            "dropped" => drop(block),
+            "used elsewhere" => {
+                block.record_use(&other).unwrap();
+                drop(block);
+            }
+            _ => block.free_on(&other).unwrap(),
+        }
+        stream.wait_stream(&other).unwrap();
+        let graph = capture.end().unwrap();
+        let kept: Vec<_> = pool.leak_report().blocks.iter().map(|b| b.tag).collect();
+        assert_eq!(
+            (kept, pool.stats().blocks.current),
+            (vec![Some("weights")], 1),
+            "{way}"
+        );
+        drop(graph);
+        let left = pool.leak_report().blocks.len();
+        assert_eq!((left, pool.stats().blocks.current), (0, 0), "{way}");
+    }
+}
+
+#[test]
 fn a_moved_block_is_reported_where_it_is() {
     let device = common::host();
     let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
