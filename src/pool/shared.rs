@@ -75,7 +75,7 @@ impl Shared {
         if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
         }
-        if lanes.closed {
+        if lock(&self.books).closed {
             return Ok(None);
         }
         let core = stream.core();
@@ -155,9 +155,10 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
-        let lanes = lock(&self.lanes).close();
+        // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
-        self.retire(&lanes);
+        let lanes = std::mem::take(&mut lock(&self.lanes).by_handle);
+        self.retire(&lanes.into_values().flatten().collect::<Vec<_>>());
         #[cfg(feature = "tracing")]
         {
             let core = self.core.lock();

@@ -239,8 +239,6 @@ pub(crate) struct Lanes {
     /// By the number of the stream's handle: a stream adopted again has a new one. A stream's first lane is for all
     /// threads; each later lane was made for the thread of the number beside it.
     pub(super) by_handle: BTreeMap<u64, Vec<(u64, Arc<Lane>)>>,
-    /// The pool has no handle any more.
-    pub(crate) closed: bool,
 }
 
 /// The lanes of one stream, and their counts.
@@ -259,7 +257,7 @@ pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
     /// The counts of streams whose lanes ended, and the joint peaks.
     pub(super) past: Totals<3>,
-    /// The pool has no handle any more.
+    /// The pool has no handle any more, and makes no lane.
     pub(super) closed: bool,
     /// Lanes that ended since.
     pub(super) gone: Vec<Arc<Lane>>,

@@ -94,12 +94,6 @@ impl Lanes {
         let lanes = self.by_handle.entry(handle).or_default();
         lanes.push((this_thread(), lane));
     }
-
-    pub(crate) fn close(&mut self) -> Vec<(u64, Arc<Lane>)> {
-        self.closed = true;
-        let lanes = std::mem::take(&mut self.by_handle);
-        lanes.into_values().flatten().collect()
-    }
 }
 
 #[cfg(test)]
