@@ -209,7 +209,7 @@ impl Counters {
     #[inline(always)]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
         if (self.totals).allocate(class(bytes), Sums::block(bytes, requested)) {
-            self.look_again(elsewhere);
+            self.totals(elsewhere).note_peak();
         }
     }
 
@@ -221,15 +221,11 @@ impl Counters {
     /// Counts that a live block of the first size now has the second: bytes as rounded, and as asked for.
     pub(crate) fn resize(&mut self, sizes: [(u64, u64); 2], elsewhere: &Elsewhere) {
         (self.totals).resize(sizes.map(|(bytes, it)| (class(bytes), Sums::block(bytes, it))));
-        self.look_again(elsewhere);
-    }
-
-    #[cold]
-    fn look_again(&mut self, elsewhere: &Elsewhere) {
         self.totals(elsewhere).note_peak();
     }
 
     /// The totals, with all frees elsewhere until now.
+    #[cold]
     pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> &mut Totals<3> {
         let gone = elsewhere.sums();
         for class in [0, 1] {
