@@ -10,7 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::device::{Addr, Device, lock, stream_words};
+use crate::device::{Addr, lock, stream_words};
 use crate::error::Bytes;
 use crate::sync::Mutex;
 
@@ -109,11 +109,6 @@ pub struct LeakReport {
 }
 
 impl LeakReport {
-    pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
-        blocks.sort_by_key(|block| (Reverse(block.bytes), block.addr));
-        Self { blocks }
-    }
-
     /// Bytes in all blocks.
     #[must_use]
     #[doc(hidden)]
@@ -186,13 +181,10 @@ impl Tracker {
         lock(&self.entries).live.insert(addr, entry);
     }
 
-    pub(super) fn live(&self, device: &Device) -> Vec<LiveBlock> {
+    /// The live blocks, without their streams' names.
+    pub(super) fn live(&self) -> Vec<LiveBlock> {
         let Entries { live, moving } = &*lock(&self.entries);
-        let all = live.values().chain(moving.iter().flatten()).cloned();
-        let named = all.map(|block| LiveBlock {
-            stream_name: device.stream_name(block.stream),
-            ..block
-        });
-        named.collect()
+        let all = live.values().chain(moving.iter().flatten());
+        all.cloned().collect()
     }
 }

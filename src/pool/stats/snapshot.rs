@@ -1,9 +1,10 @@
 //! A list of all pieces of the pool's memory at one moment.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use super::leaks::{LeakReport, LiveBlock};
+use super::leaks::{LeakReport, LiveBlock, Tracker};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::{State, StreamIndex};
@@ -140,24 +141,30 @@ impl fmt::Display for Snapshot {
 impl Shared {
     /// The live blocks: of the tracker, or of a snapshot.
     pub(crate) fn leak_report(&self, snapshot: impl FnOnce() -> Snapshot) -> LeakReport {
-        if let Some(tracker) = &self.tracker {
-            return LeakReport::new(tracker.live(&self.device));
-        }
-        let pieces = snapshot().pieces.into_iter();
-        let live = pieces.filter(|piece| piece.state == PieceState::Live);
         let block = |piece: Piece| LiveBlock {
             addr: piece.addr,
             bytes: piece.bytes,
             stream: piece.stream.unwrap_or(0),
-            stream_name: piece.stream_name,
+            stream_name: None,
             tag: piece.tag,
             backtrace: None,
         };
-        LeakReport::new(live.map(block).collect())
+        let of_pieces = || {
+            let pieces = snapshot().pieces.into_iter();
+            let live = pieces.filter(|piece| piece.state == PieceState::Live);
+            live.map(block).collect()
+        };
+        let tracked = self.tracker.as_ref().map(Tracker::live);
+        let mut blocks = tracked.unwrap_or_else(of_pieces);
+        for block in &mut blocks {
+            block.stream_name = self.device.stream_name(block.stream);
+        }
+        blocks.sort_by_key(|block| (Reverse(block.bytes), block.addr));
+        LeakReport { blocks }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let tracked = (self.tracker.iter()).flat_map(|it| it.live(&self.device));
+        let tracked = self.tracker.iter().flat_map(Tracker::live);
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
         let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
         let mut made = Snapshot::default();
