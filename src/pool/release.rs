@@ -76,7 +76,9 @@ impl Core {
     /// Begins to release idle memory, down to `keep` bytes. With a `wait` of the host, all of it and all stale
     /// mappings; otherwise only idle memory whose work is known to be done.
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Job> {
-        let excess = self.mapped().saturating_sub(keep);
+        let without = u64::from(seeded!("soft-limit-without-growing-buffers"));
+        let mapped = self.arena.mapped() - self.arena.beside() * without;
+        let excess = mapped.saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let (idle, _) = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));

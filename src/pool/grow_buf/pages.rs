@@ -147,12 +147,6 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
 }
 
 impl Core {
-    /// Physical bytes in frames.
-    pub(crate) fn mapped(&self) -> u64 {
-        let without = u64::from(seeded!("soft-limit-without-growing-buffers"));
-        self.arena.mapped() - self.arena.beside() * without
-    }
-
     /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit
     /// does. Returns the most bytes of a handle.
     fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
