@@ -94,13 +94,10 @@ impl Shared {
     fn add_lane(self: &Arc<Self>, lanes: &mut Lanes, stream: &Stream, hold: &Hold) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), hold, None);
         // The pool already watches the stream: a capture that begins later finds the lane.
-        if let Some(recorder) = stream.recorder() {
-            lane.route(Some(&recorder));
-        }
+        lane.route(stream.recorder().as_ref());
         Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
-        if self.core.lock().is_asleep() {
-            lane.change(|state| state.asleep = true);
-        }
+        let asleep = self.core.lock().is_asleep();
+        lane.change(|state| state.asleep = asleep);
         lanes.add(stream.handle_id(), Arc::clone(&lane));
         lane
     }
@@ -152,9 +149,7 @@ impl Shared {
 
     /// Called when the application drops its last handle: retires all lanes. Live blocks keep the pool.
     pub(crate) fn close(&self) {
-        if let Some(attached) = self.attached.get() {
-            attached.pool_closed();
-        }
+        self.attached.get().inspect(|it| it.pool_closed());
         // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
         let lanes = std::mem::take(&mut lock(&self.lanes).by_handle);
