@@ -1,6 +1,5 @@
 //! The part of a pool that its lanes and handles share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +10,7 @@ use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
-use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock, panicked};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result, refuse};
 use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
@@ -162,7 +161,7 @@ impl Shared {
             // The subscriber may use the pool.
             drop(core);
             if blocks > 0 {
-                contained(
+                super::stats::contained(
                     || tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks"),
                 );
             }
@@ -182,15 +181,8 @@ impl Shared {
     pub(crate) fn tell(&self) {
         if cfg!(feature = "tracing") {
             let notes = std::mem::take(&mut self.core.lock().told);
-            (notes.into_iter()).for_each(|step| contained(|| step.tell(self.uid)));
+            notes.into_iter().for_each(|step| step.tell(self.uid));
         }
-    }
-}
-
-/// Calls the subscriber. Its panic ends here: the caller may have taken memory, or be a drop.
-fn contained(tell: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
-        let _ = panicked("subscriber", panic);
     }
 }
 

@@ -328,3 +328,28 @@ fn a_subscriber_that_panics_keeps_no_memory_and_nobody_from_a_drop() {
         assert_eq!(device.counts().bytes, 0, "{bytes} bytes");
     }
 }
+
+#[test]
+fn a_subscriber_that_panics_over_a_batch_keeps_no_block() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(1 << 20)).unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let alloc = || pool.alloc(&stream, 64 << 10);
+    let blocks: Vec<_> = (0..64).map(|_| alloc().unwrap()).collect();
+    for block in blocks {
+        block.free_on(&other).unwrap();
+    }
+    stream.wait_stream(&other).unwrap();
+    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+    let guard = tracing::subscriber::set_default(Keeper {
+        seen: Arc::clone(&seen),
+        uses: Mutex::new(Some(Box::new(|| panic!("of the subscriber's")))),
+    });
+    let block = alloc();
+    drop(guard);
+    assert_eq!(seen.lock().unwrap()[0].words, "ready elsewhere");
+    assert_eq!(pool.stats().blocks.current, 1);
+    drop(block.unwrap());
+    assert_eq!(pool.stats().blocks.current, 0);
+    pool.check_invariants().unwrap();
+}

@@ -203,6 +203,13 @@ figures! {
     }
 }
 
+/// Calls the subscriber. Its panic ends here: the caller may have taken memory, or be a drop.
+#[cfg(feature = "tracing")]
+pub(in crate::pool) fn contained(tell: impl FnOnce()) {
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell));
+    let _ = told.map_err(|panic| crate::device::panicked("subscriber", panic));
+}
+
 // The slow steps: the figure that counts each, and its `tracing` event. A subscriber may allocate. So a step, which
 // runs under the pool's lock, leaves a note, and the thread sends the events once it has released the lock.
 macro_rules! steps {
@@ -225,11 +232,11 @@ macro_rules! steps {
             #[inline]
             pub(in crate::pool) fn tell(self, pool: u64) {
                 #[cfg(feature = "tracing")]
-                match self {
+                contained(|| match self {
                     $(Self::$step(bytes) => tracing::event!(
                         target: "warpool", tracing::Level::$level, pool, bytes, $words
                     ),)+
-                }
+                });
                 #[cfg(not(feature = "tracing"))]
                 let _ = pool;
             }
