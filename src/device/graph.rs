@@ -30,8 +30,8 @@ use std::sync::Arc;
 use super::awake::Queueing;
 use super::capture::OfAnother;
 use super::structure::Recorder;
-use super::{RawGraph, Stream, beside};
-use crate::error::{Error, Result};
+use super::{RawGraph, Stream, beside, is_running};
+use crate::error::{Error, Result, refuse};
 
 /// A capture under way. Dropping it ends it and discards the recorded work.
 pub struct Capture {
@@ -192,9 +192,12 @@ impl Capture {
     /// Ends the capture and makes the recorded work ready to launch.
     ///
     /// # Errors
-    /// Any error of the driver, for example if a stream that joined was not waited for. The capture has then
-    /// ended, and its memory is back in the pools.
+    /// [`Error::Invalid`] in a host call; any error of the driver, for example if a stream that joined was not waited
+    /// for. The capture has then ended, or another thread ends it soon, and its memory is back in the pools.
     pub fn end(mut self) -> Result<Graph> {
+        // Its drop leaves that to another thread.
+        refuse!(is_running() => "thread",
+            "a host call may not call the driver, and the capture is discarded: end it outside of host calls");
         let Some(recorder) = self.recorder.take() else {
             return Err(Error::invalid("capture", "it has ended"));
         };

@@ -1,7 +1,7 @@
 //! What is asked for in a host call, which may not call the driver.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::found::{hold, pool, with_device};
 use super::{Rig, refused};
@@ -84,5 +84,26 @@ fn no_pool_calls_the_driver_in_a_host_call_to_make_or_release_memory() {
         drop((gate, source));
         stream.synchronize().unwrap();
         assert!(host.trim().unwrap() >= 4 << 20 && pool.trim(0).unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_capture_that_a_host_call_ends_is_discarded_by_another_thread() {
+    with_device(|rig, device| {
+        let [stream, calls] = [(); 2].map(|()| device.stream().unwrap());
+        let capture = stream.begin_capture().unwrap();
+        let (tell, told) = mpsc::channel();
+        let work = Box::new(move || _ = tell.send(capture.end().map(drop)));
+        device.backend().host_call(calls.raw(), work).unwrap();
+        let answer = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        let words = answer.unwrap_err().to_string();
+        assert!(words.contains("host call"), "{words}");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while stream.synchronize().is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        stream.synchronize().unwrap();
+        assert_eq!(refused(rig.driver), []);
+        drop(stream.begin_capture().unwrap().end().unwrap());
     });
 }
