@@ -60,15 +60,20 @@ impl Pending {
     /// Enters the uses that conflict with `span` into the log at `place`. The caller's borrow shows that they
     /// are queued. Those of streams that nobody has any more are queued too.
     pub(super) fn settle(&self, place: Place<'_>, span: Span) {
-        lock(&self.begun).retain(|begun| {
+        let mut begun = lock(&self.begun);
+        let entered = begun.extract_if(.., |begun| {
             let (meets, is_left) = (begun.span.meets(span), is_left(&begun.stream));
             if meets || is_left {
                 let Span { from, to, writes } = begun.span;
                 let used = place.offset(from).used(to - from, writes);
                 note_behind(&begun.stream, used, false, begun.captures);
             }
-            !is_left && (!meets || begun.merged && !span.covers(begun.span))
+            is_left || meets && (!begun.merged || span.covers(begun.span))
         });
+        let entered: Vec<Begun> = entered.collect();
+        drop(begun);
+        // Without the lock: a stream may go with its last use, which calls the driver.
+        drop(entered);
     }
 
     /// Begins a use of `span` on `stream`, which waits on the device for all conflicting work.
@@ -145,11 +150,13 @@ fn add(begun: &mut Vec<Begun>, new: Begun) {
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
     use crate::device::{Device, Stream};
     use crate::pool::{Pool, PoolBuf, PoolConfig};
+    use crate::sync::try_lock;
 
     const LEN: usize = 1000;
 
@@ -294,6 +301,32 @@ mod tests {
         assert!(count <= 2, "{count} uses are kept, and their streams");
         let streams = world.home.device().counts().streams;
         assert!(streams <= 10, "{streams} streams");
+    }
+
+    /// What owns another library's stream; notes whether the lock of the uses is free as it goes.
+    struct Owner(Arc<Pending>, Arc<AtomicBool>);
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            let free = try_lock(&self.0.begun).is_some();
+            self.1.store(free, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_goes_with_its_last_use_goes_without_the_lock_of_the_uses() {
+        let world = world();
+        let (pending, free) = (Arc::new(Pending::default()), Arc::default());
+        let stream = world.home.device().stream().expect("a stream");
+        let owner = Arc::new(Owner(Arc::clone(&pending), Arc::clone(&free)));
+        assert!(stream.core().owner.set(owner).is_ok());
+        let place = world.buffer.place();
+        let begun = pending.begin(place, stream.core(), bytes(0, 10, false));
+        begun.expect("it begins");
+        drop(stream);
+        pending.settle(place, bytes(0, 10, true));
+        assert!(lock(&pending.begun).is_empty());
+        assert!(free.load(Ordering::Relaxed), "its lock is held");
     }
 
     #[test]
