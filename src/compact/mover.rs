@@ -348,7 +348,7 @@ impl Drop for Mover {
         beside(move || {
             for stream in &streams {
                 // A stream whose wait fails has failed itself and runs no more work.
-                if stream.synchronize().is_err() {
+                if stream.core().synchronize_memory().is_err() {
                     std::mem::forget(std::mem::take(&mut images));
                 }
             }

@@ -238,7 +238,7 @@ impl Registry {
                 // Without the lock: a host call that the stream waits for may ask for it.
                 drop(state);
                 beside(move || {
-                    let _ = mover.synchronize();
+                    let _ = mover.core().synchronize_memory();
                     drop(words);
                 });
                 return Err(error);
@@ -311,7 +311,7 @@ impl Drop for Registry {
         beside(move || {
             // Work that got the address table's address may still read it, and stores may be running.
             readers.wait_here();
-            let _ = mover.synchronize();
+            let _ = mover.core().synchronize_memory();
             drop(words);
         });
     }

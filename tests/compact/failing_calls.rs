@@ -4,7 +4,9 @@
 
 use crate::common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use common::watched::{MADE_TO_FAIL, Watched};
 use common::{BackendOf, Memory, leaving_nothing, read, write};
@@ -380,4 +382,44 @@ fn tables_that_the_driver_would_not_take_back_count_until_it_does() {
             drop((block, pool));
         }
     });
+}
+
+/// A driver that waits for events, and for no stream.
+#[test]
+fn memory_for_moves_goes_behind_them_if_one_of_two_ways_to_wait_for_them_fails() {
+    let early = [false, true].map(|with_table| {
+        let (device, watched) = Watched::hollow_over(&small_host());
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let [home, held] = [(); 2].map(|()| device.stream().unwrap());
+        let [first, mut second] =
+            [(); 2].map(|()| pool.alloc_movable::<u8>(&home, 1 << 20).unwrap());
+        let (open, gate) = mpsc::channel::<()>();
+        let work = Box::new(move || _ = gate.recv());
+        device.backend().host_call(held.raw(), work).unwrap();
+        // The moves wait for this.
+        let mut guard = second.hold_mut(&held).unwrap();
+        guard.view_mut().fill(&held, 1).unwrap();
+        drop((guard, first));
+        if with_table {
+            pool.address_table().unwrap();
+        }
+        assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+        watched.fail("stream_sync", 1, true);
+        let [opened, early] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (is_open, its) = (Arc::clone(&opened), Arc::clone(&early));
+        watched.before(move |call, _| {
+            let late = call != "unmap" || is_open.load(Ordering::SeqCst);
+            its.fetch_or(!late, Ordering::SeqCst);
+            true
+        });
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            opened.store(true, Ordering::SeqCst);
+            drop(open);
+        });
+        drop((second, pool));
+        opener.join().unwrap();
+        early.load(Ordering::SeqCst)
+    });
+    assert_eq!(early, [false, false], "unmapped under the moves");
 }
