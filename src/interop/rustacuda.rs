@@ -143,7 +143,10 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
         // Of another context, it would be another default stream than the one that is waited for.
         let outcome = stream.device().in_context(work);
         let waited = end.wait();
-        std::mem::forget(end);
+        // After an error its drop waits again.
+        if waited.is_ok() {
+            std::mem::forget(end);
+        }
         outcome.and_then(|done| waited.map(|()| done))
     })
 }

@@ -614,3 +614,24 @@ fn what_is_lent_to_rustacuda_is_used_in_the_devices_context_whatever_is_current(
         assert_eq!(current(), None, "it stays current");
     });
 }
+
+#[cfg(feature = "rustacuda")]
+#[test]
+fn work_of_rustacudas_whose_wait_fails_is_waited_for_again() {
+    use crate::interop::rustacuda::lend;
+    with_device(|rig, device| {
+        let stream = device.stream().unwrap();
+        let buffer = pool(device).alloc_zeroed::<u32>(&stream, 500).unwrap();
+        // The first wait is for what writes the buffer.
+        rig.driver.faults.plan(&[Failure {
+            call: "cuStreamSynchronize",
+            number: 2,
+            for_ever: false,
+            code: MADE_TO_FAIL,
+        }]);
+        assert!(lend(&stream, buffer.view(), |_| ()).is_err());
+        let waits = rig.driver.faults.uses();
+        assert_eq!(waits["cuStreamSynchronize"].len(), 3);
+        rig.driver.faults.heal();
+    });
+}
