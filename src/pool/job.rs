@@ -138,8 +138,8 @@ impl Core {
         }
     }
 
-    /// Books the outcome of a job that has run; returns the block of a request's mapping. That the device has no more memory is no
-    /// error.
+    /// Books the outcome of a job that has run; returns the block of a request's mapping. That the device has no more
+    /// memory is no error.
     pub(crate) fn end(&mut self, mut job: Job) -> Result<Option<Grant>> {
         self.steps.driver_ns += u64::try_from(job.spent.as_nanos()).unwrap_or(u64::MAX);
         self.steps.waits += job.waits;

@@ -284,7 +284,9 @@ impl Pool {
     ///
     /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate, free and trim. It is
     /// called again while it returns [`Relief::Retry`] and the request still fails. Its own requests call no
-    /// callback. A panic goes on to the caller that allocates, and the pool is as it was.
+    /// callback. A panic goes on to the caller that allocates, and the pool is as it was. It must not wait for a
+    /// thread that begins a capture of the requesting stream: [`Pool::alloc_from`] keeps captures away until its copy is
+    /// made.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
