@@ -148,7 +148,9 @@ impl Shared {
 
     /// Called when the application drops its last handle: retires all lanes. Live blocks keep the pool.
     pub(crate) fn close(&self) {
-        self.attached.get().inspect(|it| it.pool_closed());
+        if let Some(attached) = self.attached.get() {
+            attached.pool_closed();
+        }
         // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
         let lanes = std::mem::take(&mut lock(&self.lanes).by_handle);

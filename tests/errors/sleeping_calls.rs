@@ -59,13 +59,7 @@ fn as_before(pool: &Pool, held: u64, asleep: bool) {
 
 /// One sleep and one wake, with a call made to fail in the one or the other; how many failures there were.
 fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: bool) -> u64 {
-    let (device, watched) = Watched::over(device);
-    let config = PoolConfig::default()
-        .handles(HandleSize::Granule)
-        .sleeps(true);
-    let pool = Pool::new(&device, config).unwrap();
-    let host = HostPool::new(&device, HostPoolConfig::default());
-    let stream = device.stream().unwrap();
+    let (watched, pool, host, stream) = of_small_handles(device);
     let bufs = [1u8, 2, 3].map(|it| pool.alloc_from(&stream, &vec![it; BYTES]).unwrap());
     let mut growing = pool.grow_buf::<u8>(&stream, 4 * BYTES).unwrap();
     growing.extend_from(&stream, &[4; 2 * BYTES]).unwrap();

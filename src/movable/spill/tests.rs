@@ -1,0 +1,110 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::{Registry, Shelf, Shelved, Stretch, chosen};
+use crate::device::{Addr, Device, Stream};
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolConfig};
+use crate::sync::try_lock;
+
+/// Room that takes nothing, and counts how often it goes, and how often under the registry's lock.
+#[derive(Clone)]
+struct Refusing {
+    registry: Weak<Registry>,
+    gone: Arc<[AtomicU64; 2]>,
+}
+
+impl Shelf for Refusing {
+    fn room(&self, _: u64) -> Result<Box<dyn Shelved>> {
+        Ok(Box::new(Room(self.clone())))
+    }
+}
+
+struct Room(Refusing);
+
+impl Shelved for Room {
+    fn put(&mut self, _: Addr, _: &Stream) -> Result<()> {
+        Err(Error::invalid("room", "it takes nothing"))
+    }
+
+    fn take(&self, _: Addr, _: u64, _: &Stream) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let registry = self.0.registry.upgrade().unwrap();
+        let locked = try_lock(&registry.state).is_none();
+        self.0.gone[0].fetch_add(1, Ordering::Relaxed);
+        self.0.gone[1].fetch_add(locked.into(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn room_that_takes_no_block_goes_without_the_registrys_lock() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let stream = device.stream().unwrap();
+    let refusing = Refusing {
+        registry: Arc::downgrade(&Registry::of(&pool).unwrap()),
+        gone: Arc::default(),
+    };
+    pool.spill_to(Some(Arc::new(refusing.clone()))).unwrap();
+    let _block = pool.alloc_movable::<u8>(&stream, 6 << 20).unwrap();
+    assert!(pool.alloc(&stream, 6 << 20).is_err());
+    let gone = refusing
+        .gone
+        .each_ref()
+        .map(|it| it.load(Ordering::Relaxed));
+    assert!(gone[0] > 0 && gone[1] == 0, "{gone:?}");
+}
+
+fn stretches(all: &[(u64, Option<f64>)]) -> Vec<Stretch> {
+    let mut end = 0;
+    let mut stretch = |&(bytes, cost): &(u64, Option<f64>)| {
+        let at = end;
+        end += bytes;
+        Stretch { at, bytes, cost }
+    };
+    all.iter().map(&mut stretch).collect()
+}
+
+#[test]
+fn neighbours_that_are_one_hole_go_rather_than_cheaper_blocks_apart() {
+    let all = [
+        (10, Some(1.0)),
+        (10, None),
+        (10, Some(4.0)),
+        (5, Some(0.0)),
+        (10, Some(4.0)),
+        (10, Some(9.0)),
+        (10, None),
+        (10, Some(1.0)),
+    ];
+    let all = stretches(&all);
+    assert_eq!(chosen(&all, 25), [20, 35]);
+    assert_eq!(chosen(&all, 15), [20], "with the hole beside it");
+    assert_eq!(chosen(&all, 10), [0], "the cheapest");
+    assert_eq!(chosen(&all, 35), [20, 35, 45]);
+    assert_eq!(chosen(&all, 5), [0], "what is in the hole did not help");
+    let most = chosen(&all, 45);
+    assert_eq!(
+        most,
+        [0, 65, 20, 35, 45],
+        "no row has so much: the cheapest of all"
+    );
+}
+
+#[test]
+fn stretches_with_a_gap_between_them_are_no_row() {
+    let mut all = stretches(&[
+        (10, Some(3.0)),
+        (10, Some(3.0)),
+        (10, Some(1.0)),
+        (10, Some(9.0)),
+    ]);
+    all[2].at += 5;
+    all[3].at += 5;
+    assert_eq!(chosen(&all, 20), [0, 10]);
+}
