@@ -240,15 +240,18 @@ impl OutOfMemory {
     /// What the caller can do, derived from the details.
     fn advice(&self) -> &'static str {
         let headroom = self.limit.saturating_sub(self.reserved);
+        let is_full = |free: &u64| *free < self.requested && headroom > 0;
         if self.requested > self.limit {
             "the request alone exceeds the limit: raise it or ask for less"
         } else if self.after_compaction >= self.requested {
             "make blocks movable, or compact"
-        } else if self
-            .device_free
-            .is_some_and(|free| free < self.requested && headroom > 0)
-        {
-            "other users hold the device's memory: free some, or ask for less"
+        } else if let Some(free) = self.device_free.filter(is_full) {
+            // What the pool would have without a block.
+            if self.requested <= self.reserved.saturating_add(free) {
+                "the device is full: free blocks, or ask for less"
+            } else {
+                "other users hold the device's memory, or it has less: free some of theirs, or ask for less"
+            }
         } else {
             "free blocks, raise the limit, or ask for less"
         }
@@ -275,5 +278,27 @@ mod tests {
         );
         assert!(text.contains("of a limit of 2.00 GiB"), "{text}");
         assert!(text.contains("raise it or ask for less"), "{text}");
+    }
+
+    #[test]
+    fn the_advice_on_a_full_device_blames_other_users_only_for_what_the_pool_does_not_hold() {
+        let advice = |requested, reserved, free| {
+            let full = OutOfMemory {
+                requested,
+                reserved,
+                limit: u64::MAX,
+                device_free: Some(free),
+                ..OutOfMemory::default()
+            };
+            full.to_string().rsplit("; ").next().map(str::to_owned)
+        };
+        let (own, others) = (
+            "the device is full: free blocks, or ask for less",
+            "other users hold the device's memory, or it has less: free some of theirs, or ask for less",
+        );
+        assert_eq!(advice(1 << 20, 60 << 20, 0).as_deref(), Some(own));
+        assert_eq!(advice(20 << 20, 16 << 20, 4 << 20).as_deref(), Some(own));
+        assert_eq!(advice(20 << 20, 16 << 20, 0).as_deref(), Some(others));
+        assert_eq!(advice(1 << 46, 10 << 20, 54 << 20).as_deref(), Some(others));
     }
 }
