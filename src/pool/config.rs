@@ -87,7 +87,7 @@ options! {
     /// [`PoolConfig::slack`] says. Without, the pool keeps its memory.
     soft_limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
-    /// Sets the physical bytes taken when the pool is made.
+    /// Sets the physical bytes taken when the pool is made: no more than the limit, rounded down to whole granules.
     #[doc(alias = "prealloc")]
     preallocate: u64 = 0, |bytes: u64| bytes;
 

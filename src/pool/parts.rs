@@ -30,8 +30,8 @@ impl Pool {
     /// The part of the pool with the name `tag`, made on first use. Its blocks share no handle with other parts, and
     /// it [sleeps](Pool::sleep) by its tag alone.
     ///
-    /// A part is a pool. It copies the configuration of this pool when it is made, with a limit of its own, and has
-    /// its own figures. If the device has no more memory, the other parts release their idle memory for it.
+    /// A part is a pool. It copies the configuration of this pool when it is made; its limit, figures, callbacks and
+    /// spilling are its own. If the device has no more memory, the other parts release their idle memory for it.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
