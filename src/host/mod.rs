@@ -128,6 +128,8 @@ struct State {
     pending: Vec<Pending>,
     /// Bytes of pending memory that a thread is querying the driver about.
     asked: u64,
+    /// Buffers that have memory.
+    bufs: u64,
     stats: HostStats,
     /// Bytes being allocated from the driver, so that two threads cannot exceed the limit together.
     promised: u64,
@@ -176,8 +178,9 @@ impl HostPool {
     /// memory, as it may not call the driver.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] at the limit, or if the machine has no more memory; copies under way may
-    /// still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] if the length
+    /// [`Error::OutOfMemory`] at the limit, or if the machine has no more memory, with page-locked host memory as
+    /// the only holder; copies under way may still hold some, which [`HostPool::alloc_waiting`] waits for.
+    /// [`Error::Invalid`] if the length
     /// exceeds the address space, if the limit is below the page that a small buffer needs, or if a host call would
     /// need more than is idle; any error of the driver.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
@@ -291,6 +294,7 @@ impl Inner {
         let mut state = lock(&self.state);
         let chunk = state.chunks.take(class)?;
         add(&mut state.stats.allocated, class);
+        state.bufs += 1;
         Some(chunk)
     }
 
@@ -392,6 +396,7 @@ impl Inner {
     fn give(&self, chunk: Chunk, marks: Marks) {
         let mut state = lock(&self.state);
         take(&mut state.stats.allocated, chunk.bytes);
+        state.bufs -= 1;
         match marks.is_empty() {
             true => state.chunks.give(chunk),
             false => state.pending.push(Pending { chunk, marks }),
@@ -399,13 +404,17 @@ impl Inner {
     }
 
     fn out_of_memory(&self, class: u64) -> Error {
-        let stats = lock(&self.state).stats;
+        let state = lock(&self.state);
+        let (stats, held) = (state.stats, state.stats.allocated.current);
+        // A device's pool and a host pool return the same error: this tells them apart.
+        let holder = ("page-locked host memory".to_owned(), held, state.bufs);
         Error::OutOfMemory(Box::new(OutOfMemory {
             requested: class,
-            live: stats.allocated.current,
+            live: held,
             reserved: stats.reserved.current,
             limit: self.limit,
             device_free: None,
+            holders: vec![holder],
             ..OutOfMemory::default()
         }))
     }

@@ -635,3 +635,21 @@ fn a_host_call_that_runs_while_memory_is_asked_about_is_not_kept_by_that() {
     told.recv_timeout(Duration::from_secs(60))
         .expect("it waits for itself");
 }
+
+#[test]
+fn the_error_of_a_full_host_pool_says_that_host_memory_is_short() {
+    let config = HostPoolConfig::default().limit(3 * MIB as u64);
+    let Ground { host, .. } = on(Device::host().unwrap(), config);
+    let mut kept: Vec<_> = (0..3).map(|_| host.alloc::<u8>(MIB).unwrap()).collect();
+    kept.push(host.alloc::<u8>(0).unwrap()); // has no memory
+    drop(kept.swap_remove(0));
+    kept.push(host.alloc::<u8>(MIB).unwrap());
+    let Err(Error::OutOfMemory(why)) = host.alloc::<u8>(MIB) else {
+        panic!("the limit does not hold");
+    };
+    let holder = ("page-locked host memory".to_owned(), 3 * MIB as u64, 3);
+    assert_eq!(why.holders, [holder]);
+    let text = why.to_string();
+    let said = "page-locked host memory holds 3.00 MiB in 3 blocks";
+    assert!(text.contains(said), "{text}");
+}
