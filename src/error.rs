@@ -177,8 +177,8 @@ pub struct OutOfMemory {
     pub largest_hole: u64,
     /// Bytes of the largest free extent if all movable blocks were moved together.
     pub after_compaction: u64,
-    /// The largest live blocks by tag: (tag, bytes, blocks), most bytes first. A host pool has one holder,
-    /// "page-locked host memory".
+    /// The largest live blocks by tag: (tag, bytes, blocks), most bytes first. Growing buffers are "growing memory". A
+    /// host pool has one holder, "page-locked host memory".
     pub holders: Vec<(String, u64, u64)>,
 }
 

@@ -339,13 +339,19 @@ impl Shared {
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let snapshot = self.snapshot();
         let after_compaction = snapshot.after_compaction();
-        let holders = self.leak_report(|| snapshot).holders();
+        let mut holders = self.leak_report(|| snapshot).holders();
+        let growing = lock(&self.growing).clone();
+        let sizes = (growing.iter().map(|it| it.bytes())).filter(|&size| size > 0);
+        let (grown, bufs) = sizes.fold((0, 0), |(sum, bufs), size| (sum + size, bufs + 1));
+        if bufs > 0 {
+            let at = holders.partition_point(|&(_, held, _)| held >= grown);
+            holders.insert(at, ("growing memory".to_owned(), grown, bufs));
+        }
         let core = self.core.lock();
-        let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
             live: core.live() + core.arena.beside()
-                - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
+                - core.slabs.free_bytes() * u64::from(!seeded!("free-slots-counted-as-live")),
             reserved: core.arena.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),

@@ -480,3 +480,33 @@ fn a_growth_in_which_a_callback_panics_leaves_all_as_it_was() {
     ground.pool.trim(0).unwrap();
     assert_eq!((buffer.len(), buffer.capacity(), ground.grown()), (0, 0, 0));
 }
+
+#[test]
+fn an_error_names_growing_memory_among_those_that_hold_most() {
+    let granule = Device::host().unwrap().info().granule;
+    let Ground { pool, streams, .. } = ground(small().limit(5 * granule));
+    let home = &streams[0];
+    let mut bufs: Vec<GrowBuf<u8>> = (0..3)
+        .map(|_| pool.grow_buf(home, 8 * granule as usize).unwrap())
+        .collect();
+    bufs[0].resize(2 * granule as usize).unwrap();
+    bufs[1].resize(1).unwrap();
+    let block = pool.alloc(home, granule).unwrap();
+    let holders = |refused: Error, requested| match refused {
+        Error::OutOfMemory(why) if why.requested == requested => why.holders,
+        other => panic!("{other}"),
+    };
+    let grown = ("growing memory".to_owned(), 3 * granule, 2);
+    let blocks = (format!("stream {}", home.id()), granule, 1);
+    let said = [grown.clone(), blocks.clone()];
+    assert_eq!(
+        holders(pool.alloc(home, 2 * granule).unwrap_err(), 2 * granule),
+        said
+    );
+    let refused = bufs[2].resize(2 * granule as usize).unwrap_err();
+    assert_eq!(holders(refused, 2 * granule), said);
+    drop(bufs);
+    let refused = pool.alloc(home, 5 * granule).unwrap_err();
+    assert_eq!(holders(refused, 5 * granule), [blocks]);
+    drop(block);
+}

@@ -109,13 +109,6 @@ pub struct LeakReport {
 }
 
 impl LeakReport {
-    /// Bytes in all blocks.
-    #[must_use]
-    #[doc(hidden)]
-    pub fn bytes(&self) -> u64 {
-        self.blocks.iter().map(|block| block.bytes).sum()
-    }
-
     /// (name, bytes, blocks) by tag, most bytes first; by stream in a pool that does not track.
     #[must_use]
     #[doc(hidden)]
@@ -135,7 +128,8 @@ impl LeakReport {
 
 impl fmt::Display for LeakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (count, bytes) = (self.blocks.len(), Bytes(self.bytes()));
+        let bytes = Bytes(self.blocks.iter().map(|block| block.bytes).sum());
+        let count = self.blocks.len();
         write!(f, "{count} live blocks, {bytes}")?;
         let shown = f.precision().unwrap_or(count).min(count);
         for block in &self.blocks[..shown] {
