@@ -89,7 +89,8 @@ fn parse_one(text: &str) -> Option<Arch> {
     let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let number = match digits.split_once('.') {
         Some((major, minor)) if plain(major) && plain(minor) && minor.len() == 1 => {
-            major.parse::<u32>().ok()?.checked_mul(10)? + minor.parse::<u32>().ok()?
+            let tens = major.parse::<u32>().ok()?.checked_mul(10)?;
+            tens.checked_add(minor.parse().ok()?)?
         }
         None if plain(digits) => digits.parse().ok()?,
         _ => return None,

@@ -60,6 +60,7 @@ fn a_garbled_compute_capability_is_an_error_that_says_what_is_accepted() {
         "-90",
         "90;75",
         "99999999999",
+        "429496729.9",
         "9.0.0",
         "a",
         "compute_",
