@@ -4,7 +4,9 @@
 //! command. A build takes the objects that are there and compiles the rest, as many at a time as
 //! cargo's job server has jobs to give.
 
+use std::any::Any;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -107,7 +109,9 @@ pub fn in_parallel<T: Send>(
                 }
                 let (done, work) = (done.clone(), &work);
                 scope.spawn(move || {
-                    let outcome = work(item, jobs.len() + usize::from(own));
+                    // Whatever happens, it is told: the loop waits for every item that began.
+                    let one = AssertUnwindSafe(|| work(item, jobs.len() + usize::from(own)));
+                    let outcome = catch_unwind(one).unwrap_or_else(|panic| Err(words(&*panic)));
                     drop(jobs);
                     // The receiver outlives every sender.
                     let _ = done.send((own, outcome));
@@ -123,4 +127,14 @@ pub fn in_parallel<T: Send>(
         }
         outcome
     })
+}
+
+/// What a compilation that panicked said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!(
+        "a compilation panicked: {}",
+        text.unwrap_or("it does not say why")
+    )
 }

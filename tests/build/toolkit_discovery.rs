@@ -508,3 +508,15 @@ fn files_are_compiled_once_each_and_the_first_error_is_told() {
     );
     assert_eq!(objects::in_parallel(Vec::<u32>::new(), 1, failing), Ok(()));
 }
+
+#[test]
+fn a_compilation_that_panics_is_an_error_and_no_endless_wait() {
+    let ran = std::sync::atomic::AtomicU32::new(0);
+    let panics = |_: u32, _| {
+        ran.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        panic!("of the compiler")
+    };
+    let outcome = objects::in_parallel((0..20).collect(), 1, panics);
+    assert!(outcome.is_err_and(|why| why.contains("of the compiler")));
+    assert!(ran.into_inner() < 20, "the others began all the same");
+}
