@@ -2,7 +2,7 @@
 
     python3 run.py NAME native|expandable|cuda-async|warpool|empty [--trace FILE.csv.gz] [--profile N]
 
-NAME is one of programs.py, more.py or other.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
+NAME is one of programs.py, more.py, other.py or further.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
 POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up out. The sum
 of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
@@ -145,6 +145,7 @@ def main(arguments=None):
         os.environ["PYTORCH_ALLOC_CONF"] = PEERS[asked.allocator]
     import torch
 
+    from further import FURTHER
     from more import MORE
     from other import OTHER
     from programs import PROGRAMS
@@ -188,7 +189,7 @@ def main(arguments=None):
 
     outcome = "ok"
     try:
-        (PROGRAMS | MORE | OTHER)[asked.program]("cuda", ready, lambda x: note(float(x)))
+        (PROGRAMS | MORE | OTHER | FURTHER)[asked.program]("cuda", ready, lambda x: note(float(x)))
         torch.cuda.synchronize()
     except torch.OutOfMemoryError:
         outcome = "out of memory"
