@@ -2,9 +2,9 @@
 
     python3 run.py NAME native|expandable|cuda-async|warpool|empty [--trace FILE.csv.gz] [--profile N]
 
-NAME is one of programs.py, more.py, other.py or further.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
-POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up out. The sum
-of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
+NAME is one of programs.py, more.py, other.py or further.py. `warpool` is the pool behind the library at
+$PLUG, which build.sh makes; POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up
+out. The sum of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
 pool: what PyTorch's interface costs. --profile N says where the time of N losses goes, from the fifth
 on: kernels on the GPU, and calls of the CUDA libraries by name. `later_...` counts from the second
