@@ -2,7 +2,7 @@
 //!
 //! On an H200, mapping a handle elsewhere takes the allocating thread 50 to 90 us, a new handle some 40. A
 //! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
-//! memory. So a pool may grow by a small part of its peak, of the device's memory or of its limit, in larger handles.
+//! memory. So a pool may grow by a small part of its peak or of the device's memory, up to its limit, in larger handles.
 
 use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE_PART};
 use crate::device::{DeviceInfo, DeviceKind};
@@ -24,22 +24,19 @@ impl Pace {
         }
     }
 
-    /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere.
+    /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What a limit
+    /// leaves above the peak is the pool's to use.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
-        let spare = self.spare(most);
+        let spare = self.device / DEVICE_PART;
         let spare = spare.min((peak / SPARE_PART).max(spare / 2));
-        spare.max((peak as f64 * self.part) as u64)
-    }
-
-    /// Bytes to spare of the device, or of a limit of `most`.
-    fn spare(&self, most: u64) -> u64 {
-        self.device.min(most) / DEVICE_PART
+        let left = most.saturating_sub(peak);
+        spare.min(left).max((peak as f64 * self.part) as u64)
     }
 
     /// The least size of a new handle, for a pool that holds `held` bytes and may hold `most`. All but a byte of a
     /// handle may stay idle, so under a limit it is only a small part of the bytes to spare.
     pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
-        let least = self.spare(most) / SPARE_HANDLES;
+        let least = self.device.min(most) / DEVICE_PART / SPARE_HANDLES;
         match most < self.device {
             true => least,
             false if self.device == 0 => 0,

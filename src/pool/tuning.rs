@@ -19,7 +19,7 @@ pub(super) const FEW_ADDRESSES: u64 = 1 << 40;
 /// handles elsewhere in place of 151, images 269 in place of 69, and all traces together a sixth more.
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
-/// A GPU's pool may grow by the device's memory, or its limit, divided by this; by half of that whatever its peak is.
+/// A GPU's pool may grow by the device's memory divided by this, up to its limit; by half of that whatever its peak is.
 /// Recomputed activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB make or map elsewhere 75 handles after
 /// the first iteration and hold 4,320 MiB; with 640 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206 to
 /// 6,098.

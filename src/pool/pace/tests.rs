@@ -28,13 +28,19 @@ fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
 }
 
 #[test]
-fn a_limit_is_taken_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_configured() {
+fn a_limited_pool_grows_by_what_its_limit_leaves_above_the_peak() {
+    let pace = pace(None, DeviceKind::Cuda);
+    let peak = 10 << 20;
+    let slack = |left: i64| pace.slack(peak, peak.saturating_add_signed(left)) >> 10;
+    let left = [-1 << 20, 0, 200 << 10, 900 << 10, 8 << 20];
+    assert_eq!(left.map(slack), [184, 184, 200, 900, 1024]);
+}
+
+#[test]
+fn handles_take_a_limit_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_configured() {
     let bytes = |pace: &Pace, most: u64| (pace.slack(0, most), pace.handle(0, most));
-    let of = |device: u64| {
-        let spare = device / DEVICE_PART;
-        (spare / 2, spare / SPARE_HANDLES)
-    };
     let device = DEVICE_PART << 20;
+    let of = |limit: u64| (512 << 10, limit / DEVICE_PART / SPARE_HANDLES);
     let by_itself = pace(None, DeviceKind::Cuda);
     assert_eq!(bytes(&by_itself, u64::MAX), of(device));
     assert_eq!(bytes(&by_itself, device / 3), of(device / 3));
