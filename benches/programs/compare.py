@@ -12,12 +12,14 @@ allocator that is fastest by its median, in the same round; of time inside the p
 reserved. From the second loss on: of handles made or mapped; of the part of the time, in per cent, that
 threads that ask for memory spend in the driver; and of the nanoseconds of a pair of calls beside that,
 the plug's own and, if `empty` ran, an empty pair's in the same program; and the same of other pools.
-Several pools are compared by naming them: --plugs new=a.so,old=b.so. `pooled` prints, per program and peer, in
+Several pools are compared by naming them: --plugs new=a.so,old=b.so. --limits 1000,2000 gives each allocator no more
+than so many MiB, one after another. `pooled` prints, per program and peer, in
 how many rounds of all files both ran, and the median, the tenth and the ninetieth percentile of the pool's speed
 over the peer's: rounds of all hosts and of all versions of the pool that were recorded.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -70,13 +72,14 @@ def run(asked):
     for program in asked.programs.split(","):
         # What is read from disk for the first time would count against the first allocator.
         one(program, allocators[-1], plugs)
-    for number in range(asked.rounds):
-        for program in asked.programs.split(","):
-            turn = number % len(allocators)
-            for allocator in allocators[turn:] + allocators[:turn]:
-                if (program, allocator, number) in there:
-                    continue
-                row = one(program, allocator, plugs) | dict(round=number)
+    limits = [int(mib) for mib in asked.limits.split(",")]
+    for number, program, mib in itertools.product(range(asked.rounds), asked.programs.split(","), limits):
+        os.environ["MEMORY_LIMIT"] = str(mib << 20)
+        name = f"{program} in {mib} MiB" if mib else program
+        turn = number % len(allocators)
+        for allocator in allocators[turn:] + allocators[:turn]:
+            if (name, allocator, number) not in there:
+                row = one(program, allocator, plugs) | dict(program=name, round=number)
                 with asked.runs.open("a") as out:
                     out.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
@@ -208,6 +211,7 @@ def main():
     runs.add_argument("--programs", default="moe,rl,gpt,tables,resnet,detect,llama,dino")
     runs.add_argument("--allocators", default="warpool,native,expandable,cuda-async")
     runs.add_argument("--rounds", type=int, default=7)
+    runs.add_argument("--limits", default="0")
     runs.add_argument("--plugs", default=f"warpool={os.environ.get('PLUG', '')}")
     runs.set_defaults(do=run)
     tables = verbs.add_parser("table")

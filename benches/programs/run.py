@@ -3,8 +3,8 @@
     python3 run.py NAME native|expandable|cuda-async|warpool|empty [--trace FILE.csv.gz] [--profile N]
 
 NAME is one of programs.py, more.py, other.py or further.py. `warpool` is the pool behind the library at
-$PLUG, which build.sh makes; POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up
-out. The sum of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
+$PLUG, which build.sh makes; POOL_SLACK and POOL_REMAP=0 set those options. MEMORY_LIMIT caps any allocator's
+bytes, as PyTorch's memory fraction does. Times leave the set-up out. The sum of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
 pool: what PyTorch's interface costs. --profile N says where the time of N losses goes, from the fifth
 on: kernels on the GPU, and calls of the CUDA libraries by name. `later_...` counts from the second
@@ -154,6 +154,12 @@ def main(arguments=None):
     random.seed(0)
     if asked.allocator == "empty":
         os.environ["POOL_EMPTY"] = "1"
+    limit = int(os.environ.get("MEMORY_LIMIT", 0))
+    if limit and asked.allocator == "warpool":
+        os.environ["POOL_LIMIT"] = str(limit)
+    elif limit:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(limit / whole)
     library = plug(torch) if asked.allocator in ("warpool", "empty") else None
     profile = Profile(torch, asked.profile) if asked.profile else None
     torch.zeros(1, device="cuda")
@@ -212,6 +218,7 @@ def main(arguments=None):
     else:
         seen["live_bytes"] = torch.cuda.max_memory_allocated()
         seen["reserved_bytes"] = torch.cuda.max_memory_reserved()
+        seen["retries"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     if profile:
         seen["profile"] = profile.found
     print(json.dumps(seen), flush=True)
