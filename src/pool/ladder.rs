@@ -202,9 +202,7 @@ impl Shared {
         let found = self.try_acquire(lane, bytes, requested, true)?;
         found.ok_or_else(|| {
             let error = self.out_of_memory(bytes);
-            if let Some(recording) = &self.recording {
-                recording.failed(requested, lane.stream.timeline.uid);
-            }
+            (self.recording.iter()).for_each(|it| it.failed(requested, lane.stream.timeline.uid));
             self.tell();
             error
         })

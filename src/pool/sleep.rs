@@ -132,8 +132,7 @@ impl Shared {
         if asleep.is_none() {
             self.open();
         }
-        outcome?;
-        Ok(before.saturating_sub(self.core.lock().arena.reserved()))
+        outcome.map(|()| before.saturating_sub(self.core.lock().arena.reserved()))
     }
 
     fn fall_asleep(
@@ -151,6 +150,7 @@ impl Shared {
             copies: prepare(&self.live_ranges())?,
             stream: self.device.stream()?,
             end: 0,
+            taken: 0,
         };
         let lain = self.lie_down(&mut sleeping);
         // After a failure, the frames that are still mapped are used again.
@@ -183,11 +183,10 @@ impl Shared {
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
-        let before = self.core.lock().arena.reserved();
         self.get_up(sleeping)?;
-        *asleep = None;
+        let taken = asleep.take().map_or(0, |it| it.taken);
         self.open();
-        Ok(self.core.lock().arena.reserved().saturating_sub(before))
+        Ok(taken)
     }
 
     fn open(&self) {
@@ -281,11 +280,10 @@ impl Shared {
         growing.iter().for_each(|it| it.forget_asleep(&self.core));
         // What the device did not take back counts against the limit.
         let _ = self.work(|core| core.begin_trim(u64::MAX, true));
-        let (room, lacking) = {
-            let mut core = self.core.lock();
-            core.forget_idle_asleep();
-            (core.room(), core.arena.asleep())
-        };
+        let mut core = self.core.lock();
+        core.forget_idle_asleep();
+        let (room, lacking) = (core.room(), core.arena.asleep());
+        drop(core);
         if room < lacking && !seeded!("woken-beyond-the-limit") {
             return Err(self.out_of_memory(lacking));
         }
@@ -301,6 +299,8 @@ impl Shared {
             // memory.
             let _ = parts.iter().try_for_each(|part| self.take_down(part));
         }
+        let left = self.core.lock().arena.asleep();
+        sleeping.taken = (sleeping.taken + lacking).saturating_sub(left);
         made.and(waited)
     }
 

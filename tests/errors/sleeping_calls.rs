@@ -187,3 +187,21 @@ fn what_the_device_did_not_take_back_keeps_no_pool_asleep_at_its_limit() {
         assert!(block.download().unwrap() == vec![1; BYTES]);
     });
 }
+
+#[test]
+fn a_wake_reports_what_an_attempt_before_took_and_the_driver_did_not_unmap() {
+    let granule = small_host().info().granule;
+    leaving_nothing(Device::host_with_capacity(8 * granule).unwrap(), |device| {
+        let (watched, pool, _host, stream) = of_small_handles(device);
+        let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+        let block = parts[1].alloc(&stream, 6 * granule).unwrap();
+        let slept = pool.sleep(&["b"], Contents::Discarded).unwrap();
+        drop(parts[0].alloc(&stream, 6 * granule).unwrap());
+        stream.synchronize().unwrap();
+        // The device has two of the six handles. They stay, and the other part's idle memory makes room for the rest.
+        watched.fail("unmap", 1, false);
+        assert_eq!(pool.wake(&["b"]).unwrap(), slept);
+        assert_eq!(watched.failures(), 1);
+        drop(block);
+    });
+}
