@@ -210,7 +210,10 @@ impl Registry {
         let away = state.table.entry(id)?.away.as_ref().map(|away| away.bytes);
         let Some(bytes) = away else { return Ok(state) };
         drop(state);
-        Err(self.shared()?.out_of_memory(bytes))
+        let shared = self.shared()?;
+        let error = shared.out_of_memory(bytes);
+        shared.tell();
+        Err(error)
     }
 
     /// Ends a registration. Returns the work to wait for before the array's memory is used again, and the

@@ -10,7 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use warpool::compact::Goal;
-use warpool::host::Contents;
+use warpool::host::{Contents, HostPool, HostPoolConfig, Spill};
 use warpool::pool::{HandleSize, Relief};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -189,6 +189,37 @@ fn a_pool_that_finds_no_memory_to_wake_is_told_of_at_once() {
     pool.set_limit(slept - 1);
     let failed = events_of(&seen, || _ = pool.wake(&[]).unwrap_err());
     assert_eq!(failed, [told("out of memory", slept)]);
+}
+
+#[test]
+fn a_spilled_block_that_cannot_come_back_is_told_of_at_once() {
+    let (seen, _guard) = kept();
+    let device = common::host();
+    let config = PoolConfig::default()
+        .limit(8 << 20)
+        .handles(HandleSize::Granule);
+    let pool = Pool::new(&device, config).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc_movable::<u8>(&stream, 6 << 20).unwrap();
+    drop(pool.alloc(&stream, 6 << 20).unwrap());
+    let (again, from) = (pool.clone(), stream.clone());
+    block.on_move(move |_| drop(again.alloc(&from, 6 << 20).unwrap()));
+    let failed = events_of(&seen, || _ = block.hold(&stream).map(drop).unwrap_err());
+    assert_eq!(failed.last(), Some(&told("out of memory", 6 << 20)));
+}
+
+#[test]
+fn a_device_without_memory_beside_the_pool_is_told_of_at_once() {
+    let (seen, _guard) = kept();
+    let granule = common::host().info().granule;
+    let device = Device::host_with_capacity(4 * granule).unwrap();
+    let [other, pool] = [(); 2].map(|()| Pool::new(&device, PoolConfig::default()).unwrap());
+    let stream = device.stream().unwrap();
+    let _all = other.alloc(&stream, 4 * granule).unwrap();
+    let failed = events_of(&seen, || _ = pool.address_table().map(drop).unwrap_err());
+    assert_eq!(failed.last(), Some(&told("out of memory", granule)));
 }
 
 #[test]
