@@ -23,6 +23,7 @@ on_every_device! {
     blocks_freed_and_allocated_between_steps_are_part_of_the_next,
     any_layout_survives_any_goal,
     a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not,
+    a_peak_counts_what_a_block_has_grown_by_in_place,
     a_block_that_shrinks_gives_its_end_back_behind_every_use,
     a_resize_that_is_refused_leaves_the_block_as_it_was,
     a_copy_that_is_refused_under_capture_leaves_the_block_to_nobody,
@@ -329,6 +330,22 @@ fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_
     check(&low, &stream, 1);
     drop((low, high));
     assert_eq!(pool.stats().allocated.current, 0);
+}
+
+fn a_peak_counts_what_a_block_has_grown_by_in_place(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let stream = device.stream().unwrap();
+    let mut block = make(&pool, &stream, 1, 64_000);
+    drop(make(&pool, &stream, 2, 128_000));
+    let at = block.hold(&stream).unwrap().addr();
+    pool.reset_peaks();
+    block.resize(&stream, 96_001).unwrap();
+    assert_eq!(block.hold(&stream).unwrap().addr(), at);
+    block.resize(&stream, 1000).unwrap();
+    let stats = pool.stats();
+    let peaks = (stats.allocated.peak, stats.requested.peak);
+    assert_eq!(peaks, (768_256, 768_008));
+    drop(block);
 }
 
 fn a_block_that_shrinks_gives_its_end_back_behind_every_use(device: &Device) {
