@@ -81,21 +81,25 @@ fn print(device: &Device, lines: &[Line], console: &mut Console<'_>) -> Outcome 
     outcome
 }
 
+/// GPUs beside a processor, which run no other's machine code, nor another theirs.
+const OWN: [u32; 2] = [87, 88];
+
+/// Whether a GPU of this compute capability, times 10, runs machine code of this architecture: `90`, `90a`.
+fn runs(gpu: u32, code: &str) -> bool {
+    let number = code.trim_end_matches(char::is_alphabetic).parse::<u32>();
+    let is_own = code.ends_with('a') || OWN.contains(&gpu);
+    number.is_ok_and(|number| match is_own || OWN.contains(&number) {
+        true => number == gpu,
+        false => number / 10 == gpu / 10 && number <= gpu,
+    })
+}
+
 /// The problems on a GPU of this compute capability; the first of `lines` is the copy.
 fn off(lines: &[Line], (major, minor): (u32, u32), architectures: &str) -> Vec<String> {
-    let names = architectures
-        .split(',')
-        .filter_map(|name| name.strip_prefix("sm_"));
-    let numbers = names.filter_map(|name| {
-        name.trim_end_matches(char::is_alphabetic)
-            .parse::<u32>()
-            .ok()
-    });
+    let names = architectures.split(',');
+    let mut code = names.filter_map(|name| name.strip_prefix("sm_"));
     let mut off = Vec::new();
-    if !numbers
-        .into_iter()
-        .any(|built| built / 10 == major && built % 10 <= minor)
-    {
+    if !code.any(|code| runs(10 * major + minor, code)) {
         off.push(format!(
             "this build has no machine code for compute capability {major}.{minor}: the driver compiled \
              its PTX ({architectures})"
@@ -148,6 +152,28 @@ mod tests {
         }
         for capability in [(7, 5), (10, 0), (11, 0), (13, 0)] {
             assert!(!runs(capability), "{capability:?}");
+        }
+    }
+
+    #[test]
+    fn code_that_runs_on_one_architecture_alone_is_taken_for_no_others() {
+        let runs = |capability, code| off(&[], capability, code).is_empty();
+        // Orin has machine code of its own, as 8.8 has; with `a`, an architecture's own instructions.
+        for (major, minor, code) in [
+            (8, 7, "sm_80,sm_86"),
+            (8, 8, "sm_80,sm_87"),
+            (8, 9, "sm_87,sm_88"),
+            (10, 3, "sm_100a"),
+        ] {
+            assert!(!runs((major, minor), code), "{major}.{minor} and {code}");
+        }
+        for (major, minor, code) in [
+            (8, 7, "sm_87"),
+            (8, 8, "sm_80,sm_88"),
+            (10, 3, "sm_103a"),
+            (10, 3, "sm_100f"),
+        ] {
+            assert!(runs((major, minor), code), "{major}.{minor} and {code}");
         }
     }
 }
