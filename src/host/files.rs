@@ -122,8 +122,8 @@ impl TensorFile {
     /// Opens a safetensors file, and reads and checks its header.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if the header is damaged or names an unknown format, or if the tensors
-    /// overlap, leave gaps, or do not end at the end of the file; [`Error::Os`] if the system cannot open
+    /// [`Error::Malformed`] if the header is damaged, has a name twice or names an unknown format, or if the
+    /// tensors overlap, leave gaps, or do not end at the end of the file; [`Error::Os`] if the system cannot open
     /// or read the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let (file, name, bytes) = opened(path.as_ref())?;

@@ -191,19 +191,38 @@ impl<'de> Visitor<'de> for Header {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        let mut metadata = None;
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
                 let words: Result<Option<Words>, _> = map.next_value();
                 let wrong =
                     |why| A::Error::custom(format!("its __metadata__ is no map of words: {why}"));
-                words.map_err(wrong)?;
+                once(&mut metadata, words.map_err(wrong)?, || name)?;
                 continue;
             }
             let tensor = map.next_value_seed(Tensor(&name))?;
-            self.0.insert(name, tensor);
+            if let Some(TensorInfo { name, .. }) = self.0.insert(name, tensor) {
+                return Err(A::Error::custom(twice(format!("tensor {name:?}"))));
+            }
         }
         Ok(self)
     }
+}
+
+/// Sets what the format allows once: of two, one reader takes the first, and another the last.
+fn once<T, E: serde::de::Error>(
+    place: &mut Option<T>,
+    found: T,
+    what: impl FnOnce() -> String,
+) -> Result<(), E> {
+    match place.replace(found) {
+        None => Ok(()),
+        Some(_) => Err(E::custom(twice(what()))),
+    }
+}
+
+fn twice(what: String) -> String {
+    format!("{what} is there twice")
 }
 
 /// Parses the tensor of this name.
@@ -229,11 +248,19 @@ impl<'de> Visitor<'de> for Tensor<'_> {
         let wrong =
             |why| move |error| A::Error::custom(format!("{why} of tensor {name:?}: {error}"));
         while let Some(field) = map.next_key::<String>()? {
+            let what = |part: &str| format!("{part} of tensor {name:?}");
             match &*field {
-                "dtype" => dtype = Some(map.next_value::<String>().map_err(wrong("the dtype"))?),
-                "shape" => shape = Some(map.next_value::<Row>().map_err(wrong("the shape"))?.0),
+                "dtype" => {
+                    let found = map.next_value::<String>().map_err(wrong("the dtype"))?;
+                    once(&mut dtype, found, || what("the dtype"))?;
+                }
+                "shape" => {
+                    let found = map.next_value::<Row>().map_err(wrong("the shape"))?;
+                    once(&mut shape, found.0, || what("the shape"))?;
+                }
                 "data_offsets" => {
-                    offsets = Some(map.next_value::<Row>().map_err(wrong("data_offsets"))?.0)
+                    let found = map.next_value::<Row>().map_err(wrong("data_offsets"))?;
+                    once(&mut offsets, found.0, || what("data_offsets"))?;
                 }
                 _ => _ = map.next_value::<IgnoredAny>()?,
             }

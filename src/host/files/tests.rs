@@ -327,6 +327,34 @@ fn a_damaged_header_is_an_error_that_says_what_is_wrong() {
     assert!(ground.with_header("{}", 0).unwrap().tensors().is_empty());
 }
 
+#[test]
+fn a_tensor_or_a_field_that_is_there_twice_is_an_error() {
+    let ground = ground();
+    let tensor = r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+    let with = |field: &str| format!("{{\"a\":{}}}", tensor.replace('{', &format!("{{{field},")));
+    let words = r#""__metadata__":{"a":"b"}"#;
+    for (header, twice) in [
+        (format!("{{\"a\":{tensor},\"a\":{tensor}}}"), "tensor \"a\""),
+        (
+            format!("{{{words},\"a\":{tensor},{words}}}"),
+            "__metadata__",
+        ),
+        (with(r#""dtype":"I32""#), "the dtype of tensor \"a\""),
+        (with(r#""shape":[1]"#), "the shape of tensor \"a\""),
+        (
+            with(r#""data_offsets":[0,4]"#),
+            "data_offsets of tensor \"a\"",
+        ),
+    ] {
+        let outcome = ground.with_header(&header, 8);
+        let why = outcome.expect_err(&header).to_string();
+        assert!(
+            why.contains(&format!("{twice} is there twice")),
+            "{header}: {why}"
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
