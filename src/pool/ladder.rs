@@ -202,7 +202,9 @@ impl Shared {
         let found = self.try_acquire(lane, bytes, requested, true)?;
         found.ok_or_else(|| {
             let error = self.out_of_memory(bytes);
-            (self.recording.iter()).for_each(|it| it.failed(requested, lane.stream.timeline.uid));
+            if let Some(recording) = &self.recording {
+                recording.failed(requested, lane.stream.timeline.uid);
+            }
             self.tell();
             error
         })
