@@ -4,7 +4,9 @@
 //! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
 //! memory. So a pool may grow by a small part of its peak or of the device's memory, up to its limit, in larger handles.
 
-use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE_PART};
+use super::tuning::{
+    DEVICE_PART, LEAST_SLACK, LIMIT_PART, POOL_HANDLES, SPARE_HANDLES, SPARE_PART,
+};
 use crate::device::{DeviceInfo, DeviceKind};
 
 pub(super) struct Pace {
@@ -24,12 +26,12 @@ impl Pace {
         }
     }
 
-    /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What a limit
-    /// leaves above the peak is the pool's to use.
+    /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What the limit
+    /// leaves above the peak stays for requests that remaps cannot serve, but for a part.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
         let spare = self.device / DEVICE_PART;
         let spare = spare.min((peak / SPARE_PART).max(spare / 2));
-        let left = most.saturating_sub(peak);
+        let left = most.saturating_sub(peak) / LIMIT_PART;
         spare.min(left).max((peak as f64 * self.part) as u64)
     }
 

@@ -28,10 +28,10 @@ fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
 }
 
 #[test]
-fn a_limited_pool_grows_by_what_its_limit_leaves_above_the_peak() {
+fn a_limited_pool_grows_by_a_part_of_what_its_limit_leaves_above_the_peak() {
     let pace = pace(None, DeviceKind::Cuda);
     let peak = 10 << 20;
-    let slack = |left: i64| pace.slack(peak, peak.saturating_add_signed(left)) >> 10;
+    let slack = |left| pace.slack(peak, peak.saturating_add_signed(left * LIMIT_PART as i64)) >> 10;
     let left = [-1 << 20, 0, 200 << 10, 900 << 10, 8 << 20];
     assert_eq!(left.map(slack), [184, 184, 200, 900, 1024]);
 }
