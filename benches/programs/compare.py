@@ -15,7 +15,8 @@ the plug's own and, if `empty` ran, an empty pair's in the same program; and the
 Several pools are compared by naming them: --plugs new=a.so,old=b.so. --limits 1000,2000 gives each allocator no more
 than so many MiB, one after another. `pooled` prints, per program and peer, in
 how many rounds of all files both ran, and the median, the tenth and the ninetieth percentile of the pool's speed
-over the peer's: rounds of all hosts and of all versions of the pool that were recorded.
+over the peer's: rounds of all hosts and of all versions of the pool that were recorded. `limited` prints what each
+allocator did under --limits: seconds, or where it ran out of memory.
 """
 
 import argparse
@@ -197,6 +198,27 @@ def table(asked):
     write(asked, "Real PyTorch programs", seen[0]["gpu"], lines)
 
 
+def limited(asked):
+    """What each allocator did with as much memory; of several runs the last."""
+    by_name, lines = {}, []
+    for row in itertools.chain(*map(rows, asked.runs)):
+        by_name.setdefault(row["program"], {})[row["allocator"]] = row
+    for name, its in by_name.items():
+        program, mib = name.removesuffix(" MiB").split(" in ")
+        ours, peers = its["warpool"], [peer for peer in its if peer != "warpool"]
+        line = dict(program=program, limit=int(mib) << 20)
+        for peer in ["warpool", *peers]:
+            row = its[peer]
+            fits = row["outcome"] == "ok"
+            line[peer] = round(row["seconds"], 2) if fits else f"fails at loss {row.get('losses', '?')}"
+        if ours["outcome"] == "ok":
+            line["of peak"] = round(line["limit"] / ours["live_bytes"], 3)
+            line["driver"] = round(100e-9 * ours["later_driver_ns"] / ours["seconds"], 2)
+            line["handles"] = ours["later_created"] + ours["later_remapped"]
+        lines.append(line)
+    write(asked, "Programs in little more memory than their blocks have", "NVIDIA H200", lines)
+
+
 def write(asked, title, gpu, lines):
     columns = list(dict.fromkeys(name for line in lines for name in line))
     told = {name: getattr(asked, name) for name in ("driver", "commit", "date", "command")}
@@ -221,7 +243,10 @@ def main():
     pools = verbs.add_parser("pooled")
     pools.add_argument("runs", type=Path, nargs="+")
     pools.set_defaults(do=pooled)
-    for verb in (tables, pools):
+    limits = verbs.add_parser("limited")
+    limits.add_argument("runs", type=Path, nargs="+")
+    limits.set_defaults(do=limited)
+    for verb in (tables, pools, limits):
         for name in ("driver", "commit", "date", "command"):
             verb.add_argument(f"--{name}", default="")
     asked = parser.parse_args()
