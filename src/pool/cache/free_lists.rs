@@ -154,12 +154,6 @@ impl Cache {
         found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
-    /// Moves up to `most` blocks of exactly `bytes` from the head of their bin to `taken`, the latest first.
-    pub(crate) fn pop_many(&mut self, bytes: u64, most: usize, taken: &mut Vec<Cached>) {
-        let blocks = std::iter::from_fn(|| self.pop(bytes));
-        taken.extend(blocks.take(most));
-    }
-
     #[inline(always)]
     pub(crate) fn push(&mut self, block: Cached) {
         let bin = Self::bin(block.bytes);

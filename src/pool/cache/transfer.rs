@@ -77,7 +77,7 @@ impl Lane {
         let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
         let mut own = latch(&self.state);
-        own.cache.pop_many(bytes, MOST, &mut blocks);
+        blocks.extend(std::iter::from_fn(|| own.cache.pop(bytes)).take(MOST));
         if blocks.len() < least {
             blocks.drain(..).rev().for_each(|it| own.cache.push(it));
         }

@@ -50,8 +50,7 @@ fn blocks_are_taken_together_down_to_one_of_another_size() {
         cache.push(block(id, bytes, 1));
     }
     for said in [vec![5, 4], vec![3], vec![]] {
-        let mut taken = Vec::new();
-        cache.pop_many(bytes, 2, &mut taken);
+        let taken: Vec<_> = std::iter::from_fn(|| cache.pop(bytes)).take(2).collect();
         assert_eq!(ids(&taken), said);
     }
     assert_eq!(cache.bytes, other + bytes);
