@@ -64,8 +64,6 @@ pub(crate) struct Cache {
     pub(super) bytes: u64,
     entries: Vec<Cached>,
     spare: u32,
-    /// There may be blocks of more than [`BINS`] units.
-    pub(super) large: bool,
     /// Bins that may have entries: a drain clears a bit, and a search that finds its bin empty.
     occupied: Bitmap,
     heads: [u32; ALL],
@@ -78,7 +76,6 @@ impl Default for Cache {
             occupied: Bitmap::EMPTY,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
-            large: false,
             bytes: 0,
         }
     }
@@ -131,7 +128,8 @@ impl Cache {
         self.pop(near)
     }
 
-    fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
+    /// The first bin of these that has a block.
+    pub(super) fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
         let mut from = bins.start;
         while from < bins.end {
             let bin = self.occupied.next(from).filter(|&bin| bin < bins.end)?;
@@ -146,7 +144,7 @@ impl Cache {
 
     /// The size for [`Cache::pop_near`] among blocks of more than [`BINS`] units.
     fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
-        if !self.large || *sizes.end() <= BINS as u64 * UNIT {
+        if *sizes.end() <= BINS as u64 * UNIT {
             return None;
         }
         let heads = self.heads[BINS..BINS + LARGE].iter();
@@ -170,7 +168,6 @@ impl Cache {
         }
         if next == NONE {
             self.occupied.set(bin);
-            self.large |= LARGE_BINS.contains(&bin);
         }
         self.bytes += block.bytes;
     }
@@ -186,7 +183,6 @@ impl Cache {
     }
 
     pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {
-        self.large &= bins.end < LARGE_BINS.end;
         while let Some(bin) = self.first_of(bins.clone()) {
             self.occupied.clear_if(bin, true);
             let mut at = std::mem::replace(&mut self.heads[bin], NONE);

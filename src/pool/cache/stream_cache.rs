@@ -142,7 +142,7 @@ impl Lane {
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
         };
-        let has_large = state.cache.large && !is_slot(bytes);
+        let has_large = !is_slot(bytes) && state.cache.first_of(LARGE_BINS).is_some();
         if has_large || self.shared.transfer.has_used() {
             drop(state);
             self.shared.give_used(&mut core);
