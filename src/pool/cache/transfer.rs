@@ -7,8 +7,8 @@
 //! which nothing uses them. A lane that misses takes the whole batch and serves the next requests by itself: one
 //! visit here, and one wait on the device, for up to [`MOST`] blocks.
 //!
-//! A request takes a batch of its own stream first, then one that its stream runs behind already. Then it looks for
-//! ready memory in the heap. Only then its stream waits for a batch, [`Lane::wait_for_batch`]. If there is none,
+//! A request takes a batch of its own stream, or one that its stream runs behind already. Then it looks for ready
+//! memory in the heap. Only then its stream waits for a batch, [`Lane::wait_for_batch`]. If there is none,
 //! [`Lane::take_over`] makes one of the blocks of another lane.
 //!
 //! Only sizes that lanes miss several times in a row stay in batches. Beyond [`KEPT`], the oldest goes into the heap.
@@ -115,24 +115,21 @@ impl Lane {
     fn is_behind(&self, batch: &Batch) -> bool {
         let theirs = &batch.timeline;
         let is_done = self.shared.transfer.opportunistic && batch.tick <= theirs.done();
-        is_done || batch.tick <= self.stream.timeline.waited(theirs.uid)
+        is_done || batch.stream == self.slot || batch.tick <= self.timeline.waited(theirs.uid)
     }
 
-    /// Takes a block of exactly `bytes` from a batch of the lane's own stream, else from one that its stream runs
-    /// behind, or has `waited` for; and says which.
+    /// Takes a block of exactly `bytes` from a batch of the lane's own stream, or one that its stream runs behind, or
+    /// has `waited` for; and says which.
     pub(crate) fn take_batch(&self, bytes: u64, waited: bool) -> Option<(Cached, Told)> {
         let transfer = &self.shared.transfer;
         if !transfer.has_any() {
             return None;
         }
         let mut state = latch(&transfer.state);
-        let find = |fits: &dyn Fn(&Batch) -> bool| {
-            let mut batches = state.batches.iter();
-            batches.position(|batch| batch.bytes == bytes && fits(batch))
-        };
-        let own = find(&|batch| batch.stream == self.slot);
-        let at = own.or_else(|| find(&|batch| self.is_behind(batch)))?;
+        let fits = |batch: &Batch| batch.bytes == bytes && self.is_behind(batch);
+        let at = state.batches.iter().position(fits)?;
         let mut batch = state.batches.remove(at);
+        let own = batch.stream == self.slot;
         let block = batch.blocks.pop();
         // The stream runs behind all of them: the others go into the cache, while there is room.
         let (tick, mut kept) = (self.open_tick(), latch(&self.state));
@@ -146,7 +143,7 @@ impl Lane {
         }
         transfer.note_count(&state);
         let step = match (own, waited) {
-            (Some(_), _) => Told::OwnStream(bytes),
+            (true, _) => Told::OwnStream(bytes),
             (_, true) => Told::StreamWait(bytes),
             _ => Told::ReadyElsewhere(bytes),
         };
