@@ -97,11 +97,12 @@ impl Shared {
         Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
         let asleep = self.core.lock().is_asleep();
         lane.change(|state| state.asleep = asleep);
-        lanes.add(stream.handle_id(), Arc::clone(&lane));
+        let of_stream = lanes.by_handle.entry(stream.handle_id()).or_default();
+        of_stream.push(Arc::clone(&lane));
         lane
     }
 
-    /// Makes a lane for the calling thread alone, which often finds `lane` of `stream` taken; `None` if there are
+    /// Makes a lane for the calling thread, which often finds `lane` of `stream` taken; `None` if there are
     /// enough. The caller holds the pool and the stream.
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
         let handle = stream.handle_id();
@@ -172,10 +173,10 @@ impl Shared {
 
     /// Retires lanes that no thread finds any more. The caller drops them without a lock: a stream may end with its
     /// last lane.
-    fn retire(&self, lanes: &[(u64, Arc<Lane>)]) {
-        lanes.iter().for_each(|(_, lane)| lane.wait_for_used());
+    fn retire(&self, lanes: &[Arc<Lane>]) {
+        lanes.iter().for_each(|lane| lane.wait_for_used());
         let mut core = self.core.lock();
-        (lanes.iter()).for_each(|(_, lane)| lane.retire(&mut core));
+        lanes.iter().for_each(|lane| lane.retire(&mut core));
     }
 
     /// Sends the noted events to the subscriber, without a lock of the pool.

@@ -200,7 +200,7 @@ impl Shared {
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
         let all = lanes.by_handle.values().flatten();
-        all.for_each(|(_, lane)| lane.change(|state| state.asleep = asleep));
+        all.for_each(|lane| lane.change(|state| state.asleep = asleep));
     }
 
     /// All ranges with contents: live blocks, and the used parts of growing buffers.

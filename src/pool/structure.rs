@@ -238,9 +238,8 @@ impl LanePtr {
 
 #[derive(Default)]
 pub(crate) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again has a new one. A stream's first lane is for all
-    /// threads; each later lane was made for the thread of the number beside it.
-    pub(super) by_handle: BTreeMap<u64, Vec<(u64, Arc<Lane>)>>,
+    /// By the number of the stream's handle: a stream adopted again has a new one.
+    pub(super) by_handle: BTreeMap<u64, Vec<Arc<Lane>>>,
 }
 
 /// The lanes of one stream, and their counts.

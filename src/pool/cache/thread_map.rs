@@ -1,7 +1,7 @@
 //! Finds the lane for a thread and a stream without a shared lock.
 //!
-//! A stream has one lane until threads meet at it: a thread that often finds the latch taken gets a lane of its own,
-//! until there are as many as processors. Other threads share them.
+//! A stream has one lane until threads meet at it: a thread that often finds the latch taken gets a new one, until
+//! there are as many as processors. Threads that know no lane of the stream are spread over them.
 //!
 //! A thread remembers the lanes it used last, by the numbers of pool and stream handle. No number is used twice.
 
@@ -72,15 +72,12 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
 impl Lanes {
     /// The calling thread's lane of a stream's handle.
     pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
-        let (lanes, thread) = (self.by_handle.get(&handle)?, this_thread());
-        let own = lanes[1..].iter().find(|(maker, _)| *maker == thread);
-        let (_, lane) = own.unwrap_or(&lanes[thread as usize % lanes.len()]);
-        Some(lane)
+        let lanes = self.by_handle.get(&handle)?;
+        Some(&lanes[this_thread() as usize % lanes.len()])
     }
 
     pub(crate) fn of_handle(&self, handle: u64) -> impl Iterator<Item = &Arc<Lane>> {
-        let lanes = self.by_handle.get(&handle).into_iter().flatten();
-        lanes.map(|(_, lane)| lane)
+        self.by_handle.get(&handle).into_iter().flatten()
     }
 
     /// Whether a stream with a lane may have one more.
@@ -88,11 +85,6 @@ impl Lanes {
         static MOST: OnceLock<usize> = OnceLock::new();
         let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
         (1..*MOST.get_or_init(threads)).contains(&self.of_handle(handle).count())
-    }
-
-    pub(crate) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
-        let lanes = self.by_handle.entry(handle).or_default();
-        lanes.push((this_thread(), lane));
     }
 }
 
