@@ -20,13 +20,11 @@ const REMEMBERED: usize = 16;
 /// How often a thread finds lanes taken before it gets one of its own.
 const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
-/// The numbers of the pool and of the stream's handle, and the lane.
-type Remembered = (u64, u64, LanePtr);
-
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static LANES: [Cell<Remembered>; REMEMBERED] =
+    /// The numbers of the pool and of the stream's handle, and the lane.
+    static LANES: [Cell<(u64, u64, LanePtr)>; REMEMBERED] =
         const { [const { Cell::new((0, 0, LanePtr::NONE)) }; REMEMBERED] };
     static MET: Cell<u32> = const { Cell::new(0) };
     static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
