@@ -6,7 +6,7 @@
 
 use crate::heap::StreamIndex;
 
-/// Most addresses that a pool reserves: half of those of a process.
+/// Most addresses that a pool reserves: half of those of a process. No request is larger, so no sum of sizes overflows.
 pub(super) const MOST_ADDRESSES: u64 = 1 << 46;
 
 /// Addresses reserved for each byte of the device's memory: many of them have stale mappings.

@@ -22,14 +22,12 @@ use crate::pool::stats::counters::{Counters, Elsewhere};
 use crate::pool::structure::{
     Block, IdAndSlack, Lane, LaneParts, LaneState, Others, Private, Shared,
 };
+use crate::pool::tuning::MOST_ADDRESSES;
 use crate::seeded::seeded;
 use crate::sync::{Ending, Latch, LatchGuard, latch, try_latch};
 
 /// Misses of one size in a row after which its blocks stay in batches.
 const IN_A_ROW: u64 = 4;
-
-/// Largest request: more than any device has, and no sum of sizes overflows.
-const LARGEST: u64 = 1 << 46;
 
 /// [`Lane::serve_kept`] returns this in place of an extent if it did not look.
 pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
@@ -47,12 +45,12 @@ impl LaneState {
 
 #[inline]
 fn is_servable(bytes: u64) -> bool {
-    bytes.wrapping_sub(1) < LARGEST
+    bytes.wrapping_sub(1) < MOST_ADDRESSES
 }
 
 /// `bytes` as the pool rounds them.
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
-    refuse!(!is_servable(bytes) => "bytes", "{bytes} is not between 1 and {LARGEST}");
+    refuse!(!is_servable(bytes) => "bytes", "{bytes} is not between 1 and {MOST_ADDRESSES}");
     Ok(bytes.next_multiple_of(UNIT))
 }
 
