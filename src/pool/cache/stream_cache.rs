@@ -101,12 +101,9 @@ impl Lane {
             return (0, BUSY);
         }
         let bytes = size_class::rounded(requested, self.slots);
-        let Some(mut state) = try_latch(&self.state) else {
+        let Some(mut state) = try_latch(&self.state).filter(|state| !state.aside) else {
             return (0, BUSY);
         };
-        if state.aside {
-            return (0, BUSY);
-        }
         let Some(kept) = state.cache.pop(bytes) else {
             state.miss(bytes);
             return match state.crowded > 0 {
