@@ -82,7 +82,10 @@ impl Lane {
             private,
             others: Others::default(),
         }));
-        lock(&shared.books).add(&lane);
+        let mut books = lock(&shared.books);
+        let served = books.streams.entry(lane.timeline.uid).or_default();
+        served.lanes.push(Arc::clone(&lane));
+        drop(books);
         lane
     }
 

@@ -67,12 +67,6 @@ impl Books {
         all
     }
 
-    /// Adds a lane, and keeps it until [`Books::end`].
-    pub(crate) fn add(&mut self, lane: &Arc<Lane>) {
-        let entry = self.streams.entry(lane.stream.timeline.uid);
-        entry.or_default().lanes.push(Arc::clone(lane));
-    }
-
     /// Removes a lane whose last block is gone; its counts stay. Returns the lanes that no thread can find any more.
     pub(crate) fn end(&mut self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let uid = lane.stream.timeline.uid;
