@@ -94,8 +94,6 @@ pub(crate) struct Core {
     pub(super) reserved: Gauges,
     /// Free bytes in handles that also hold blocks, when statistics were last read.
     pub(super) inactive_split: Gauges,
-    /// Sizes that stream caches lately missed several times in a row: their blocks stay in batches.
-    pub(super) wanted: [u64; 4],
 }
 
 pub(crate) struct CoreLock(pub(super) Latch<Core>);
@@ -151,7 +149,6 @@ impl Core {
             seen: (0, 0),
             unread: 0,
             on_the_way: Vec::with_capacity(MOST_BLOCKS),
-            wanted: [0; 4],
             slabs: Slabs::default(),
             asleep: false,
         };

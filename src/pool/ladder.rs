@@ -170,12 +170,12 @@ impl<'a> Climb<'a> {
         if self.relieved {
             core.count(Told::Relieved(self.bytes));
         }
-        let missed = self.lane.settle(self.bytes, self.requested);
-        let missed = missed.inspect_err(|_| {
+        let settled = self.lane.settle(self.bytes, self.requested);
+        settled.inspect_err(|_| {
             let epoch = Epoch::new(self.lane.slot, self.lane.open_tick());
             core.give_granted(grant, self.bytes, epoch);
         })?;
-        self.lane.served(self.bytes, missed, core);
+        self.lane.served(self.bytes, core);
         Ok(Some(grant))
     }
 }

@@ -160,8 +160,6 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
 pub(crate) struct LaneState {
     /// Most bytes that the cache keeps.
     pub(super) room: u64,
-    /// The size that the cache missed last, and how often in a row.
-    pub(super) missed: (u64, u64),
     /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.
     pub(super) crowded: u32,
     /// The cache is not used: the lane is leaving, asleep or under capture.

@@ -26,22 +26,11 @@ use crate::pool::tuning::MOST_ADDRESSES;
 use crate::seeded::seeded;
 use crate::sync::{Ending, Latch, LatchGuard, latch, try_latch};
 
-/// Misses of one size in a row after which its blocks stay in batches.
-const IN_A_ROW: u64 = 4;
-
 /// [`Lane::serve_kept`] returns this in place of an extent if it did not look.
 pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 
-/// And this if the cache has no block; the miss is counted.
+/// And this if the cache has no block.
 pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
-
-impl LaneState {
-    #[inline]
-    fn miss(&mut self, bytes: u64) {
-        let again = u64::from(self.missed.0 == bytes);
-        self.missed = (bytes, again * self.missed.1 + 1);
-    }
-}
 
 #[inline]
 fn is_servable(bytes: u64) -> bool {
@@ -108,7 +97,6 @@ impl Lane {
             return (0, BUSY);
         };
         let Some(kept) = state.cache.pop(bytes) else {
-            state.miss(bytes);
             return match state.crowded > 0 {
                 true => (0, MISSED),
                 false => self.serve_ready(state, bytes, requested),
@@ -153,22 +141,18 @@ impl Lane {
             return (0, MISSED);
         };
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
-        let missed = state.missed;
         drop(state);
-        self.served(bytes, missed, core);
+        self.served(bytes, core);
         self.shared.tell();
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a settled request of the core, and sizes `missed` often. Eases a pool that is over its soft limit.
+    /// Counts a settled request of the core. Eases a pool that is over its soft limit.
     #[inline]
-    pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), mut core: CoreGuard<'_>) {
+    pub(crate) fn served(&self, bytes: u64, mut core: CoreGuard<'_>) {
         core.active.add(bytes);
         core.note_live();
         self.shared.note_peak(&mut core, false);
-        if missed.0 == bytes && missed.1 >= IN_A_ROW {
-            core.want(bytes);
-        }
         let is_over = core.is_over_soft_limit();
         drop(core);
         if is_over {
@@ -178,18 +162,17 @@ impl Lane {
         }
     }
 
-    /// Counts a served request, which a retired lane then waits for. Returns the size missed last, and its misses in
-    /// a row.
+    /// Counts a served request, which a retired lane then waits for.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
-    pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<(u64, u64)> {
+    pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<()> {
         let mut state = latch(&self.state);
         let has_ended = state.retired && !self.others.enter_again();
         refuse!(has_ended && !seeded!("ended-lane-serves-a-request") =>
             "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
-        Ok(state.missed)
+        Ok(())
     }
 
     pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
@@ -222,7 +205,6 @@ impl Lane {
             (state.counters).allocate(bytes, requested, &self.others.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
-        state.miss(bytes);
         drop(state);
         self.alloc_missed(requested, slots)
     }

@@ -9,9 +9,7 @@
 //!
 //! A request takes a batch of its own stream, or one that its stream runs behind already. Then it looks for ready
 //! memory in the heap. Only then its stream waits for a batch, [`Lane::wait_for_batch`]. If there is none,
-//! [`Lane::take_over`] makes one of the blocks of another lane.
-//!
-//! Only sizes that lanes miss several times in a row stay in batches. Beyond [`KEPT`], the oldest goes into the heap.
+//! [`Lane::take_over`] makes one of the blocks of another lane. Beyond [`KEPT`], the oldest goes into the heap.
 //!
 //! # A request sees all free memory
 //!
@@ -105,10 +103,9 @@ impl Lane {
         true
     }
 
-    /// Makes a batch of a full cache's blocks of `bytes`, if lanes miss that size; true if there is room now.
+    /// Makes a batch of a full cache's blocks of `bytes`, unless they are few; true if there is room now.
     pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
-        let keeps = core.wanted.contains(&bytes) && !core.is_over_soft_limit();
-        keeps && self.make_batch(bytes, LEAST, core)
+        !core.is_over_soft_limit() && self.make_batch(bytes, LEAST, core)
     }
 
     /// Whether work that the lane's stream is given from now on runs behind all uses of the batch.
@@ -267,14 +264,6 @@ impl Shared {
 }
 
 impl Core {
-    /// Notes that a lane missed `bytes` several times in a row.
-    pub(super) fn want(&mut self, bytes: u64) {
-        if !self.wanted.contains(&bytes) {
-            self.wanted.rotate_right(1);
-            self.wanted[0] = bytes;
-        }
-    }
-
     fn give_batch(&mut self, mut batch: Batch) {
         self.on_the_way.append(&mut batch.blocks);
         self.give_on_the_way(batch.stream);

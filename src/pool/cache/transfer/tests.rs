@@ -103,33 +103,6 @@ fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
 }
 
 #[test]
-fn only_a_size_that_is_missed_again_and_again_is_kept_together() {
-    let world = world(PoolConfig::default());
-    // Sizes in turn: none is missed twice in a row.
-    let (mut blocks, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..3 * CACHED {
-        blocks.extend(world.made(BYTES, 1));
-        others.extend(world.made(2 * BYTES, 1));
-    }
-    world.freed(blocks);
-    assert!(world.batches().is_empty());
-    let blocks = world.made(BYTES, 3 * CACHED);
-    world.freed(blocks);
-    assert!(!world.batches().is_empty());
-}
-
-#[test]
-fn the_sizes_wanted_last_are_known_and_earlier_ones_forgotten() {
-    let world = world(PoolConfig::default());
-    let mut core = world.pool.shared().core.lock();
-    (1..=4).for_each(|size| core.want(size));
-    core.want(1);
-    assert_eq!(core.wanted, [4, 3, 2, 1]);
-    core.want(9);
-    assert_eq!(core.wanted, [9, 4, 3, 2]);
-}
-
-#[test]
 fn fewer_blocks_than_a_batch_has_at_least_go_into_the_heap() {
     for (count, said) in [(LEAST, 1), (LEAST - 1, 0)] {
         let world = world(PoolConfig::default());
