@@ -120,6 +120,9 @@ impl Lane {
     pub(in crate::pool) fn wait_for_used(&self) {
         // No block is added after this, whatever else sets the lane aside and back.
         self.change(|state| state.leaving = true);
+        if !self.shared.transfer.has_used() {
+            return;
+        }
         let state = latch(&self.shared.transfer.state);
         let its = state.used.iter().filter(|used| used.stream == self.slot);
         let marks: Marks = its.flat_map(|used| used.marks.clone()).collect();
