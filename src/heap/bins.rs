@@ -170,7 +170,8 @@ impl Bins {
     }
 
     pub(crate) fn largest(&self, table: &[Extent]) -> u64 {
-        let last = self.filled.last().map(|bin| self.heads[bin]);
+        let bins = std::iter::successors(self.filled.next(0), |&bin| self.behind(bin));
+        let last = bins.last().map(|bin| self.heads[bin]);
         let last = last.map_or(0, |id| table[id as usize].bytes);
         last.max(self.others.last().map_or(0, |other| other.0))
     }

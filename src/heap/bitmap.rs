@@ -61,13 +61,6 @@ impl Bitmap {
         Some(at * 64 + bits.trailing_zeros() as usize)
     }
 
-    pub(crate) fn last(&self) -> Option<usize> {
-        let top = |bits: u64| 63 - bits.leading_zeros() as usize;
-        let group = self.words.iter().rposition(|&words| words != 0)?;
-        let word = group * 64 + top(self.words[group]);
-        Some(word * 64 + top(self.bits[word]))
-    }
-
     pub(crate) fn check(&self) -> Result<(), String> {
         let said = |at: usize| self.words[at / 64] >> (at % 64) & 1 == 1;
         let agree = (0..WORDS).all(|at| said(at) == (self.bits[at] != 0));
