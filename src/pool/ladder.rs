@@ -180,14 +180,6 @@ impl<'a> Climb<'a> {
     }
 }
 
-/// The steps from the second on call the driver, or wait for others that do. A host call may not: the driver, or they,
-/// may wait for the stream that runs it.
-fn refuse_in_host_call(at: usize) -> Result<()> {
-    refuse!(at > 0 && is_running() => "thread",
-        "a host call may not call the driver, and no memory is ready: allocate it before");
-    Ok(())
-}
-
 /// Makes `waits`, then repeats the step: its memory is ready then, unless another thread took it. `None` after several
 /// such times: the step goes on without.
 fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
@@ -230,7 +222,10 @@ impl Shared {
         let (mut at, mut looks) = (0, false);
         while let Some(step) = step(at, looks) {
             core.refuse_asleep()?;
-            refuse_in_host_call(at)?;
+            // The steps from the second on call the driver, or wait for others that do. A host call may not: the
+            // driver, or they, may wait for the stream that runs it.
+            refuse!(at > 0 && is_running() => "thread",
+                "a host call may not call the driver, and no memory is ready: allocate it before");
             let turn = step(climb, &mut core);
             let then;
             (core, then) = match turn {
