@@ -107,18 +107,13 @@ impl Core {
         }
     }
 
-    /// Bytes of the next slab of slots of `bytes`, and of the smallest.
-    pub(super) fn slab_bytes(&self, bytes: u64) -> (u64, u64) {
-        (self.slabs.wanted(bytes) * bytes, batch(bytes) * bytes)
-    }
-
     /// Takes a slot of `bytes` that is ready for `stream`, of a slab or of a new slab in a ready hole.
     fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if let Some((id, slot, history)) = self.look_for_slot(stream, bytes, false) {
             self.count_taken(stream, bytes, history);
             return Some(self.slabs.take(id, slot, stream));
         }
-        let (best, least) = self.slab_bytes(bytes);
+        let (best, least) = (self.slabs.wanted(bytes) * bytes, batch(bytes) * bytes);
         let block = (self.take_ready(stream, best)).or_else(|| self.take_ready(stream, least))?;
         Some(self.make_slab(stream, block, bytes))
     }

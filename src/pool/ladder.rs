@@ -128,7 +128,7 @@ impl<'a> Climb<'a> {
 
     fn restart(&mut self, core: &Core) {
         if is_slot(self.bytes) {
-            self.size = core.slab_bytes(self.bytes).0;
+            self.size = core.slabs.wanted(self.bytes) * self.bytes;
         }
         self.terms.pending = core.config.reuse.device_wait;
     }
