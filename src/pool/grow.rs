@@ -143,8 +143,8 @@ impl Core {
     ) -> Result<Option<Grant>> {
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
-        let refused = self.book_made(std::mem::take(&mut mapping.made));
-        let Some(error) = error.or(refused) else {
+        let booked = self.book_made(std::mem::take(&mut mapping.made));
+        let Some(error) = error.or(booked.err()) else {
             return Ok(self.take_mapped(&mapping));
         };
         mapping.lean.iter().for_each(|&held| self.let_go(held));
@@ -174,27 +174,24 @@ impl Core {
     }
 
     /// Books new handles as free memory, merged with the free memory above, as requests look for one hole. Returns
-    /// the error of a handle that was not mapped.
-    fn book_made(&mut self, made: Vec<Made>) -> Option<Error> {
-        let from = made.first()?.offset;
-        let (mut end, mut error) = (from, None);
-        for made in made {
+    /// the error of a handle that was not mapped, the last one.
+    fn book_made(&mut self, made: Vec<Made>) -> Result<()> {
+        let from = made.first().map_or(0, |first| first.offset);
+        let mut end = from;
+        let booked = made.into_iter().try_for_each(|made| {
             let bytes = made.bytes;
-            match self.arena.adopt(made) {
-                Ok(_) => {
-                    end += bytes;
-                    self.count(Told::Grow(bytes));
-                }
-                Err(refused) => error = Some(refused),
-            }
-        }
+            self.arena.adopt(made)?;
+            end += bytes;
+            self.count(Told::Grow(bytes));
+            Ok(())
+        });
         self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
         if end > from
             && let Some(hole) = self.extents.map_gap(from, end, Epoch::PAST)
         {
             (self.extents).merge_up(hole, |extent| extent.epoch.stream == FRESH);
         }
-        error
+        booked
     }
 
     /// Allocates the block of a mapping: what was mapped, and the holes held beside it.
@@ -216,8 +213,7 @@ impl Core {
         let (bytes, mut made) = (to - from, Vec::new());
         let largest = self.largest_handle(bytes);
         let done = make_handles(self.arena.site(), (from, bytes), largest, &mut made);
-        let refused = self.book_made(made);
-        done.and(refused.map_or(Ok(()), Err))
+        done.and(self.book_made(made))
     }
 
     /// Unmaps the kept mappings in [`from`, `to`), under the lock.

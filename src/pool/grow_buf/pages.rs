@@ -48,22 +48,18 @@ impl Pages {
         let site = core.lock().arena.site().clone();
         let from = site.offset(self.site.base() + state.bytes(state.used));
         let mut made = Vec::new();
-        let mut outcome = make_handles(&site, (from, bytes), largest, &mut made);
+        let done = make_handles(&site, (from, bytes), largest, &mut made);
         let mut core = core.lock();
         core.under_way.to_create -= bytes;
         core.under_way.end_one();
-        for made in made {
+        let booked = made.into_iter().try_for_each(|made| {
             let end = state.bytes(state.used) + made.bytes;
-            match core.arena.adopt(made) {
-                Ok(frame) => {
-                    state.frames.push((frame, end));
-                    state.used += 1;
-                }
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
-        }
+            state.frames.push((core.arena.adopt(made)?, end));
+            state.used += 1;
+            Ok(())
+        });
         core.peak_reserved = core.peak_reserved.max(core.arena.reserved());
-        outcome
+        done.and(booked)
     }
 
     /// Uses `bytes` from now on: frames behind them are released once `marks` are done.
