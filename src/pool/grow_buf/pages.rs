@@ -41,11 +41,21 @@ impl Pages {
         bytes.saturating_sub(state.bytes(state.used))
     }
 
-    /// Makes handles of up to `largest` bytes for `bytes` more, which were promised. All frames are in use. After an
-    /// error of the driver the buffer uses the handles made before that.
-    pub(super) fn make(&self, core: &CoreLock, bytes: u64, largest: u64) -> Result<()> {
+    /// Makes handles for `bytes` more, if the slack allows it; once idle memory was `looked` for, if the limit does.
+    /// True if so. All frames are in use. After an error of the driver the buffer uses the handles made before that.
+    pub(super) fn make(&self, core: &CoreLock, bytes: u64, looked: bool) -> Result<bool> {
         let mut state = lock(&self.state);
-        let site = core.lock().arena.site().clone();
+        let mut books = core.lock();
+        // The pool may have fallen asleep meanwhile.
+        books.refuse_asleep()?;
+        let slack = if looked { u64::MAX } else { books.slack(bytes) };
+        if books.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
+            return Ok(false);
+        }
+        books.under_way.to_create += bytes;
+        books.under_way.jobs += 1;
+        let (site, largest) = (books.arena.site().clone(), books.largest_handle(bytes));
+        drop(books);
         let from = site.offset(self.site.base() + state.bytes(state.used));
         let mut made = Vec::new();
         let done = make_handles(&site, (from, bytes), largest, &mut made);
@@ -59,7 +69,7 @@ impl Pages {
             Ok(())
         });
         core.peak_reserved = core.peak_reserved.max(core.arena.reserved());
-        done.and(booked)
+        done.and(booked).map(|()| true)
     }
 
     /// Uses `bytes` from now on: frames behind them are released once `marks` are done.
@@ -142,20 +152,6 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     }
 }
 
-impl Core {
-    /// Promises `bytes` to a growing buffer, if the slack allows it; once idle memory was `looked` for, if the limit
-    /// does. Returns the most bytes of a handle.
-    fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
-        let slack = if looked { u64::MAX } else { self.slack(bytes) };
-        if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
-            return None;
-        }
-        self.under_way.to_create += bytes;
-        self.under_way.jobs += 1;
-        Some(self.largest_handle(bytes))
-    }
-}
-
 impl Shared {
     /// Maps memory for a buffer on `stream` until it has `bytes`. After an error the buffer is as it was.
     pub(super) fn grow_pages(&self, pages: &Arc<Pages>, bytes: u64, stream: u64) -> Result<()> {
@@ -187,18 +183,13 @@ impl Shared {
             }
             refuse!(is_running() => "thread",
                 "a host call may not call the driver, and the buffer has too little memory: grow it before");
-            // Cached blocks are idle memory too. The pool may have fallen asleep meanwhile.
-            let mut core = self.lock_drained();
-            core.refuse_asleep()?;
-            let promised = core.promise(lacking, taken > 0);
-            drop(core);
-            if let Some(largest) = promised {
-                match pages.make(&self.core, lacking, largest) {
-                    Err(error) if error.is_device_exhausted() => {}
-                    outcome => return outcome,
-                }
+            // Cached blocks are idle memory too.
+            drop(self.lock_drained());
+            match pages.make(&self.core, lacking, taken > 0) {
+                Ok(true) => return Ok(()),
+                Err(error) if !error.is_device_exhausted() => return Err(error),
+                _ => taken += 1,
             }
-            taken += 1;
             match taken {
                 1 => self.give_up_idle(lacking, false)?,
                 2 => self.give_up_idle(lacking, true)?,
