@@ -63,9 +63,9 @@ impl Core {
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
-        let (placement, idle) = match remaps {
-            true => self.idle_for(placement, usable),
-            false => (placement, Vec::new()),
+        let idle = match remaps {
+            true => first(self.idle(Some(&placement), usable), placement.to_map).0,
+            false => Vec::new(),
         };
         let lacking = placement.to_map.saturating_sub(total(&idle));
         let lacking = lacking.saturating_sub(room);
@@ -74,25 +74,6 @@ impl Core {
             idle,
             lacking,
         })
-    }
-
-    /// Idle frames for `placement`, which is widened if only a frame larger than the bytes it lacks is left.
-    fn idle_for(
-        &self,
-        placement: Placement,
-        usable: impl Fn(&Extent) -> bool,
-    ) -> (Placement, Vec<IdleFrame>) {
-        let (mut frames, rest) = first(self.idle(Some(&placement), usable), placement.to_map);
-        let lacking = placement.to_map - total(&frames);
-        let sizes = lacking..=lacking + placement.spare;
-        let fits = |it: &IdleFrame| lacking > 0 && sizes.contains(&it.frame.bytes);
-        let large = rest.into_iter().filter(fits);
-        let Some(large) = large.min_by_key(|it| it.frame.bytes) else {
-            return (placement, frames);
-        };
-        frames.push(large);
-        frames.sort_by_key(|it| (it.hole, it.frame.start));
-        (placement.widened(large.frame.bytes - lacking), frames)
     }
 
     /// Frames of `usable` holes outside `placement`; those of one hole ascend.
