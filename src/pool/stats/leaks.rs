@@ -21,7 +21,6 @@ thread_local! {
 /// Tags the calling thread's allocations until it is dropped: made by [`tag_scope`]. Drop scopes in the reverse
 /// order.
 #[must_use = "the tag holds only while the scope lives"]
-#[derive(Debug)]
 pub struct TagScope {
     before: &'static str,
     of_one_thread: PhantomData<*const ()>,
@@ -38,6 +37,12 @@ pub fn tag_scope(tag: &'static str) -> TagScope {
 impl Drop for TagScope {
     fn drop(&mut self) {
         TAG.set(self.before);
+    }
+}
+
+impl fmt::Debug for TagScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TagScope(back to {})", self.before)
     }
 }
 
