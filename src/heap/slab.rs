@@ -102,13 +102,11 @@ pub(crate) struct Slabs {
     of_stream: Vec<u64>,
 }
 
-/// Adds one to the count `at`, or takes one away.
-fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
+fn count(counts: &mut Vec<u64>, at: usize) -> &mut u64 {
     if counts.len() <= at {
         counts.resize(at + 1, 0);
     }
-    let count = &mut counts[at];
-    *count = if more { *count + 1 } else { *count - 1 };
+    &mut counts[at]
 }
 
 impl Slabs {
@@ -186,7 +184,7 @@ impl Slabs {
         };
         let id = self.spare.pop().unwrap_or(self.table.len() as Id);
         self.free_bytes += slots * bytes;
-        (0..slots).for_each(|_| count(&mut self.of_stream, owner as usize, true));
+        *count(&mut self.of_stream, owner as usize) += slots;
         self.partial.insert(slab.key(id));
         match self.table.get_mut(id as usize) {
             Some(spare) => *spare = slab,
@@ -202,8 +200,8 @@ impl Slabs {
         if slab.free == 0 {
             self.partial.remove(&slab.key(id));
         }
-        count(&mut self.of_stream, before as usize, false);
-        count(&mut self.out, class_of(slab.bytes), true);
+        *count(&mut self.of_stream, before as usize) -= 1;
+        *count(&mut self.out, class_of(slab.bytes)) += 1;
         self.free_bytes -= slab.bytes;
         let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
         let offset = slab.addr(slot) - short;
@@ -221,8 +219,8 @@ impl Slabs {
         slab.free |= 1 << slot;
         slab.streams[slot] = stream;
         slab.ticks[slot] = tick * u64::from(!seeded!("slot-forgets-its-history"));
-        count(&mut self.of_stream, stream as usize, true);
-        count(&mut self.out, class_of(slab.bytes), false);
+        *count(&mut self.of_stream, stream as usize) += 1;
+        *count(&mut self.out, class_of(slab.bytes)) -= 1;
         self.free_bytes += slab.bytes;
         slab.free == slab.all()
     }
@@ -234,7 +232,7 @@ impl Slabs {
         self.spare.push(id);
         self.free_bytes -= u64::from(slab.slots) * slab.bytes;
         for &stream in &slab.streams[..slab.slots as usize] {
-            count(&mut self.of_stream, stream as usize, false);
+            *count(&mut self.of_stream, stream as usize) -= 1;
         }
         std::mem::replace(&mut slab.extent, NONE)
     }
