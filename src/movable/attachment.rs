@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::registry::{Registry, in_units};
 use super::step_log::StepRecord;
 use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
-use crate::device::{Timeline, lock};
+use crate::device::{Timeline, lock, may_wait};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Pool, Pressure, Relief};
 use crate::sync::{Mutex, try_lock};
@@ -162,7 +162,8 @@ pub(super) fn with_room<T>(
             outcome => return outcome,
         }
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
-        let is_idle = pool.trim(0)? > 0 || pool.trim_others() > 0;
+        may_wait()?;
+        let is_idle = shared.trim(0).0 > 0 || pool.trim_others() > 0;
         let has_room = is_idle || helped && shared.relieve(0, granule, true);
         if !has_room {
             let error = shared.out_of_memory(granule);

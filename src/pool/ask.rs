@@ -23,17 +23,18 @@ pub(crate) enum Ask {
 
 pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
-/// Asks the questions, and counts the queued waits.
+/// Asks all the questions, also after an error, and counts the queued waits. Returns the first error.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
-    for (timeline, ask) in questions {
-        match ask {
-            Ask::Progress(least, most) => _ = timeline.poll(*least, *most)?,
-            Ask::Reached(tick) => _ = timeline.poll_to(*tick)?,
-            Ask::Done(tick) => timeline.sync_to(*tick)?,
-            Ask::Behind(mine, tick) => *waits += u64::from(mine.wait_for(timeline, *tick)?),
+    let asked = questions.iter().map(|(timeline, ask)| match ask {
+        Ask::Progress(least, most) => timeline.poll(*least, *most).map(drop),
+        Ask::Reached(tick) => timeline.poll_to(*tick).map(drop),
+        Ask::Done(tick) => timeline.sync_to(*tick),
+        Ask::Behind(mine, tick) => {
+            let queued = mine.wait_for(timeline, *tick);
+            queued.map(|queued| *waits += u64::from(queued))
         }
-    }
-    Ok(())
+    });
+    asked.fold(Ok(()), |before, it| before.and(it))
 }
 
 impl Core {

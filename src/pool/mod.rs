@@ -233,12 +233,13 @@ impl Pool {
     /// Memory that growing buffers no longer use is always released, as no request can use it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] in a host call; what the driver said: memory released until then stays released.
+    /// [`Error::Invalid`] in a host call; what the driver said: memory that was ready is released all the same.
     #[doc(alias = "empty_cache")]
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         may_wait()?;
-        self.shared().trim(keep)
+        let (released, trimmed) = self.shared().trim(keep);
+        trimmed.map(|()| released)
     }
 
     /// Sets the most physical bytes the pool may hold; `None` for as much as the device has. A pool that holds more

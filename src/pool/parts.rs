@@ -81,13 +81,8 @@ impl Pool {
         let whole = std::iter::successors(first, |it| it.whole.upgrade()).last();
         let all = whole.map_or_else(Vec::new, |it| Self::of(it).with_parts());
         let others = all.iter().map(Self::shared);
-        let released = others.filter(|it| it.uid != self.uid).map(|part| {
-            let before = part.core.lock().arena.reserved();
-            // Memory released before an error counts.
-            let _ = part.trim(0);
-            before.saturating_sub(part.core.lock().arena.reserved())
-        });
-        released.sum()
+        let others = others.filter(|it| it.uid != self.uid);
+        others.map(|part| part.trim(0).0).sum()
     }
 
     /// The pool, its parts, and their parts.

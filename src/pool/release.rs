@@ -133,21 +133,23 @@ impl Core {
 }
 
 impl Shared {
-    /// As [`Pool::trim`](super::Pool::trim).
-    pub(super) fn trim(&self, keep: u64) -> Result<u64> {
+    /// As [`Pool::trim`](super::Pool::trim); returns what was released also beside an error.
+    pub(crate) fn trim(&self, keep: u64) -> (u64, Result<()>) {
         let before = self.lock_drained().arena.reserved();
-        match before > keep {
-            true => self.catch_up(true)?,
-            false => _ = self.settle_all(true),
-        }
-        self.work(|core| core.begin_trim(keep, true))?;
+        let caught_up = match before > keep {
+            true => self.catch_up(true),
+            false => Ok(_ = self.settle_all(true)),
+        };
+        // What is ready goes, also if some work cannot be waited for.
+        let trimmed = self.work(|core| core.begin_trim(keep, caught_up.is_ok()));
+        let trimmed = trimmed.and_then(|_| self.work(Core::begin_reaping));
         let mut core = self.core.lock();
         // Another thread may have grown it meanwhile.
         let released = before.saturating_sub(core.arena.reserved());
         core.count(Told::Trimmed(released));
         drop(core);
         self.tell();
-        Ok(released)
+        (released, caught_up.and(trimmed).map(drop))
     }
 
     /// Releases idle memory that is in no cache while the pool is over its soft limit, without a wait.
@@ -157,26 +159,26 @@ impl Shared {
             return;
         }
         // What the driver does not release stays idle memory, and is offered again next time.
-        let _ = (self.catch_up(false))
-            .and_then(|()| self.work(|core| core.begin_trim(core.soft_limit(), false)))
-            .and_then(|_| self.work(|core| Job::asking(core.ask_of_old())))
-            .and_then(|_| self.work(Core::begin_reaping));
+        let _ = self.catch_up(false);
+        let _ = self.work(|core| core.begin_trim(core.soft_limit(), false));
+        let _ = self.work(|core| Job::asking(core.ask_of_old()));
+        let _ = self.work(Core::begin_reaping);
     }
 
     /// Frees and merges all memory whose work is done, or will be after a `wait` of the host. Work without a
-    /// mark is never known to be done, so this makes the marks.
+    /// mark is never known to be done, so this makes the marks. After an error, what is known to be done is free.
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
         let mut questions = self.transfer.ask_of_all_used(wait);
-        self.work(|core| {
+        let asked = self.work(|core| {
             questions.append(&mut core.ask_of_all(ask));
             Job::asking(questions)
-        })?;
+        });
         let mut core = self.core.lock();
         self.give_used(&mut core);
         core.merge_done();
-        Ok(())
+        asked.map(drop)
     }
 }
 

@@ -332,6 +332,31 @@ fn movable_memory_begins_where_the_pool_has_all_that_the_device_has_and_it_is_id
 }
 
 #[test]
+fn movable_memory_begins_where_idle_memory_is_ready_beside_a_capture_that_goes_on() {
+    let device = Device::sim(&SimConfig::default().with_capacity(10 * MIB)).unwrap();
+    let (device, watched) = Watched::over(&device);
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let pool = Pool::new(&device, config.cache_bytes(0)).unwrap();
+    let (stuck, home) = (device.stream().unwrap(), device.stream().unwrap());
+    // What is left of its handle serves the movable block.
+    let _live = pool.alloc(&home, MIB).unwrap();
+    let sizes = [(&stuck, 4 * MIB), (&home, 4 * MIB)];
+    let blocks = sizes.map(|(stream, bytes)| pool.alloc(stream, bytes).unwrap());
+    let capture = stuck.begin_capture().unwrap();
+    watched.fail("capture_end", 1, true);
+    drop((capture, blocks));
+    assert_eq!(pool.stats().reserved.current, 10 * MIB);
+    drop(pool.alloc_movable::<u8>(&home, 1000).unwrap());
+    watched.heal();
+    // SAFETY: the graph is empty, and is not launched.
+    let graph = unsafe { device.raw_backend() }.capture_end(stuck.raw());
+    // SAFETY: as above.
+    unsafe { device.raw_backend() }
+        .graph_destroy(graph.unwrap())
+        .unwrap();
+}
+
+#[test]
 fn a_growing_buffer_fails_where_memory_that_is_joined_for_it_would_take_its_room() {
     let (device, watched) = Watched::over(&common::host());
     let stream = device.stream().unwrap();

@@ -174,7 +174,7 @@ impl Shared {
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
         // How many measures were taken, cheap ones first.
-        let mut taken = 0;
+        let (mut taken, mut given_up) = (0, Ok(()));
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
@@ -191,19 +191,19 @@ impl Shared {
                 _ => taken += 1,
             }
             match taken {
-                1 => self.give_up_idle(lacking, false)?,
-                2 => self.give_up_idle(lacking, true)?,
+                1 | 2 => given_up = self.give_up_idle(lacking, taken == 2),
                 3 => drop(self.wait_for_others(self.core.lock())),
                 _ if self.relieve(stream, lacking, true) => taken = 0,
-                _ => return Err(self.out_of_memory(lacking)),
+                _ => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
             }
         }
     }
 
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
-        self.catch_up(wait)?;
-        self.work(|core| core.begin_giving_up(None, bytes, wait))?;
-        self.work(Core::begin_reaping).map(drop)
+        let caught_up = self.catch_up(wait);
+        self.work(|core| core.begin_giving_up(None, bytes, wait && caught_up.is_ok()))?;
+        self.work(Core::begin_reaping)?;
+        caught_up
     }
 
     /// Releases a buffer's unused frames, if the work that may use them is done, or behind a `wait` of the host; of a

@@ -22,6 +22,8 @@ on_every_device! {
     a_block_freed_elsewhere_tells_of_a_refused_wait_and_is_free_behind_its_use,
     a_growing_buffer_whose_upload_is_refused_has_its_old_elements,
     a_trim_that_the_device_ends_keeps_what_it_released,
+    a_trim_behind_a_capture_that_goes_on_releases_what_is_ready_and_is_an_error,
+    a_buffer_grows_by_what_is_ready_behind_a_capture_that_goes_on,
 }
 
 /// What there is for a request of the pool.
@@ -332,4 +334,65 @@ fn a_trim_that_the_device_ends_keeps_what_it_released(device: &Device) {
         pool.trim(0).unwrap();
         assert_eq!(device.backend().counts().handles, 0, "{call}");
     }
+}
+
+/// A stream whose capture the driver does not end, until the watch over it is healed.
+fn stuck(device: &Device, watched: &Watched, stream: &Stream) -> impl FnOnce() {
+    let capture = stream.begin_capture().unwrap();
+    watched.fail("capture_end", 1, true);
+    drop(capture);
+    assert!(stream.is_capturing().unwrap(), "it has ended");
+    let (device, raw) = (device.clone(), stream.raw());
+    move || {
+        let graph = device.backend().capture_end(raw).unwrap();
+        device.backend().graph_destroy(graph).unwrap();
+    }
+}
+
+fn a_trim_behind_a_capture_that_goes_on_releases_what_is_ready_and_is_an_error(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 8);
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    let [a, b, c] = &streams;
+    // The capture goes on for the stream in the middle, so that streams before and after it are asked.
+    let blocks = [a, a, c, b, b, c, c, c].map(|it| pool.alloc(it, granule).unwrap());
+    let mut blocks = Vec::from(blocks);
+    let between = [blocks.remove(5), blocks.remove(2)];
+    blocks[5].record_use(a).unwrap();
+    let end = stuck(&device, &watched, b);
+    drop(blocks);
+    for _ in 0..2 {
+        let refused = pool.trim(0);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+        assert_eq!(pool.stats().reserved.current, 4 * granule);
+        whole(&pool);
+    }
+    drop(pool.alloc(a, 4 * granule).unwrap());
+    watched.heal();
+    end();
+    drop(between);
+    pool.trim(0).unwrap();
+    assert_eq!(device.backend().counts().handles, 0);
+    whole(&pool);
+}
+
+fn a_buffer_grows_by_what_is_ready_behind_a_capture_that_goes_on(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 4);
+    let (first, home) = (device.stream().unwrap(), device.stream().unwrap());
+    let blocks = [&first, &first, &home, &home].map(|it| pool.alloc(it, granule).unwrap());
+    let end = stuck(&device, &watched, &first);
+    drop(blocks);
+    let mut buffer = pool.grow_buf::<u8>(&home, 4 * granule as usize).unwrap();
+    buffer.resize(2 * granule as usize).unwrap();
+    let refused = buffer.resize(3 * granule as usize);
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    assert_eq!(pool.stats().reserved.current, 4 * granule);
+    whole(&pool);
+    watched.heal();
+    end();
+    buffer.resize(4 * granule as usize).unwrap();
+    whole(&pool);
 }
