@@ -1,6 +1,8 @@
 //! [`Block::tell`] tells events of blocks to the pool's observers: its recording, its list of live blocks, and a tool
 //! that watches the device. Without observers that is one branch.
 
+use std::sync::Arc;
+
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
 use crate::device::{Note, StreamCore, lock};
@@ -68,10 +70,12 @@ impl Block {
             return tracker.enter(addr, self.bytes(), self.stream_id());
         }
         let Entries { live, moving } = &mut *lock(&tracker.entries);
+        let own = self.lane().private.as_ref();
+        let is_own = |it| own.is_some_and(|own| Arc::ptr_eq(&own.recorder, &it));
         match event {
             Event::Resize(_, _, bytes) => _ = live.entry(addr).and_modify(|it| it.bytes = bytes),
-            // Else its graph keeps it.
-            Event::Free(on) if self.is_private() || on.timeline.recorder().is_none() => {
+            // Else the graph of the stream's capture keeps it.
+            Event::Free(on) if on.timeline.recorder().is_none_or(is_own) => {
                 live.remove(&addr);
             }
             Event::Leave => moving.push_back(live.remove(&addr)),

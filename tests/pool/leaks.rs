@@ -139,6 +139,46 @@ fn a_block_that_a_graph_keeps_is_reported_until_the_graph_is_gone() {
 }
 
 #[test]
+fn a_block_of_a_graph_that_another_graph_keeps_is_reported_until_that_one_is_gone() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    for way in ["dropped", "freed elsewhere"] {
+        let capture = stream.begin_capture().unwrap();
+        let block = crate::tagged(&pool, &stream, 3000, "weights").unwrap();
+        let first = capture.end().unwrap();
+        let second = match way {
+            "dropped" => {
+                let capture = stream.begin_capture().unwrap();
+                drop(block);
+                capture
+            }
+            _ => {
+                let capture = other.begin_capture().unwrap();
+                block.free_on(&other).unwrap();
+                capture
+            }
+        };
+        let second = second.end().unwrap();
+        let kept: Vec<_> = pool.leak_report().blocks.iter().map(|b| b.tag).collect();
+        assert_eq!(
+            (kept, pool.stats().blocks.current),
+            (vec![Some("weights")], 1),
+            "{way}"
+        );
+        drop(second);
+        let left = pool.leak_report().blocks.len();
+        assert_eq!((left, pool.stats().blocks.current), (0, 0), "{way}");
+        drop(first);
+    }
+    // By its own graph's captured work, at once.
+    let capture = stream.begin_capture().unwrap();
+    drop(crate::tagged(&pool, &stream, 3000, "weights").unwrap());
+    assert!(pool.leak_report().blocks.is_empty());
+    drop(capture);
+}
+
+#[test]
 fn a_moved_block_is_reported_where_it_is() {
     let device = common::host();
     let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
