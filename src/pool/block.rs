@@ -230,9 +230,7 @@ impl Block {
     /// far. So not under capture, where only launches of the graph run that work.
     pub(crate) fn grow(&mut self, bytes: u64, waits: &mut Questions) -> Result<bool> {
         let before = self.capacity();
-        if is_slot(before) {
-            return Ok(false);
-        }
+        debug_assert!(!is_slot(before), "movable blocks are no slots");
         let capacity = rounded(bytes)?.max(before);
         let (id, lane, more) = (self.id(), self.lane(), capacity - before);
         // Private memory has no extent.

@@ -13,7 +13,6 @@ use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result, refuse};
 use crate::heap::Grant;
-use crate::heap::size_class::is_slot;
 use crate::record::Recording;
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, Mutex, latch, latch_mut};
@@ -119,7 +118,7 @@ impl Shared {
 
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
         // A part of a graph's memory has no extent and does not move.
-        if !block.is_private() && !is_slot(block.capacity()) {
+        if !block.is_private() {
             (self.core.lock().extents).set_movable(block.id(), movable);
         }
     }
