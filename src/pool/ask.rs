@@ -25,16 +25,19 @@ pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
 /// Asks all the questions, also after an error, and counts the queued waits. Returns the first error.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
-    let asked = questions.iter().map(|(timeline, ask)| match ask {
-        Ask::Progress(least, most) => timeline.poll(*least, *most).map(drop),
-        Ask::Reached(tick) => timeline.poll_to(*tick).map(drop),
-        Ask::Done(tick) => timeline.sync_to(*tick),
-        Ask::Behind(mine, tick) => {
-            let queued = mine.wait_for(timeline, *tick);
-            queued.map(|queued| *waits += u64::from(queued))
-        }
-    });
-    asked.fold(Ok(()), |before, it| before.and(it))
+    let mut outcome = Ok(());
+    for (timeline, ask) in questions {
+        let asked = match ask {
+            Ask::Progress(least, most) => timeline.poll(*least, *most).map(drop),
+            Ask::Reached(tick) => timeline.poll_to(*tick).map(drop),
+            Ask::Done(tick) => timeline.sync_to(*tick),
+            Ask::Behind(mine, tick) => {
+                (mine.wait_for(timeline, *tick)).map(|queued| *waits += u64::from(queued))
+            }
+        };
+        outcome = outcome.and(asked);
+    }
+    outcome
 }
 
 impl Core {
