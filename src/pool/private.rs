@@ -192,7 +192,8 @@ impl Lane {
             drop(parts);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
-            let roomy = gate.try_alloc(bytes.max(GRAPH_SEGMENT))?;
+            let roomy = (bytes < GRAPH_SEGMENT).then(|| gate.try_alloc(GRAPH_SEGMENT));
+            let roomy = roomy.transpose()?.flatten();
             made = Some(roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?);
         }
     }

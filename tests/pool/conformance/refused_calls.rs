@@ -24,6 +24,7 @@ on_every_device! {
     a_trim_that_the_device_ends_keeps_what_it_released,
     a_trim_behind_a_capture_that_goes_on_releases_what_is_ready_and_is_an_error,
     a_buffer_grows_by_what_is_ready_behind_a_capture_that_goes_on,
+    a_large_request_that_fails_under_capture_asks_the_device_as_often_as_another,
 }
 
 /// What there is for a request of the pool.
@@ -394,5 +395,25 @@ fn a_buffer_grows_by_what_is_ready_behind_a_capture_that_goes_on(device: &Device
     watched.heal();
     end();
     buffer.resize(4 * granule as usize).unwrap();
+    whole(&pool);
+}
+
+fn a_large_request_that_fails_under_capture_asks_the_device_as_often_as_another(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let pool = Pool::new(&device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    watched.fail_with("create", 1, true, OUT_OF_MEMORY);
+    let asked = || {
+        let before = watched.calls("create");
+        let refused = pool.alloc(&stream, 8 * MIB).unwrap_err();
+        assert!(refused.is_out_of_memory(), "{refused}");
+        watched.calls("create") - before
+    };
+    let plain = asked();
+    let capture = stream.begin_capture().unwrap();
+    assert_eq!(asked(), plain);
+    watched.heal();
+    drop(pool.alloc(&stream, 8 * MIB).unwrap());
+    drop(capture);
     whole(&pool);
 }
