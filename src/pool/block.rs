@@ -40,8 +40,8 @@ impl Block {
     }
 
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
-    /// and of the block's own; perhaps one several times. None if all declared uses are of that stream's capture: the
-    /// free finds it.
+    /// and of the block's own; perhaps one several times. None if there is no capture, or only that of that stream, whose
+    /// memory the block is: any other may end between the waits and the free, which would not find it.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
@@ -49,7 +49,9 @@ impl Block {
         let declared: Vec<_> = (streams.filter_map(Stream::recorder)).chain(left).collect();
         let theirs = stream.timeline.recorder();
         let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
-        if declared.iter().all(is_theirs) {
+        let private = self.lane().private.as_ref();
+        let has_memory = private.is_some_and(|it| is_theirs(&it.recorder));
+        if (theirs.is_none() || has_memory) && declared.iter().all(is_theirs) {
             return Vec::new();
         }
         let own = self.lane().stream.timeline.recorder();

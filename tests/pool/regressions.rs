@@ -445,3 +445,35 @@ fn no_capture_that_begins_amid_the_making_of_a_buffer_has_its_memory() {
         assert_eq!(buffer.unwrap().download().unwrap()[MIB as usize - 1], 7);
     }
 }
+
+#[test]
+fn a_block_dropped_while_its_streams_capture_ends_is_reused_behind_its_declared_uses() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default().reuse(false, true)).unwrap();
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = pool.alloc(&home, MIB).unwrap();
+    let addr = block.addr();
+    let capture = home.begin_capture().unwrap();
+    let gate = common::Gate::close(&other);
+    common::fill(&other, addr, 3, MIB);
+    block.record_use(&other).unwrap();
+    let capture = Arc::new(Mutex::new(Some(capture)));
+    let open = Arc::clone(&capture);
+    let end = move || {
+        let capture = open.lock().unwrap().take();
+        capture.map(|it| it.end().unwrap())
+    };
+    let (ended, by_now) = (Arc::new(Mutex::new(None)), end.clone());
+    let graph = Arc::clone(&ended);
+    // If the drop waits for that use, the wait is the graph's by now.
+    watched.after("event_record", move || *graph.lock().unwrap() = by_now());
+    drop(block);
+    let by_now = ended.lock().unwrap().take();
+    let graph = by_now.or_else(end);
+    let next = pool.alloc(&home, MIB).unwrap();
+    assert_ne!(next.addr(), addr, "reused ahead of its use");
+    gate.open();
+    drop((graph, next));
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 0);
+}
