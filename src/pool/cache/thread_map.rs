@@ -17,7 +17,7 @@ use crate::sync::thread_local;
 /// Lanes a thread remembers; a power of two.
 const REMEMBERED: usize = 16;
 
-/// How often a thread finds lanes taken before it gets one of its own.
+/// How often a thread finds lanes taken before it gets a new one.
 const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
