@@ -80,7 +80,8 @@ pub(crate) struct Batch {
     pub(super) timeline: Arc<Timeline>,
     /// The stream's tick that covers all uses of all blocks.
     pub(super) tick: u64,
-    pub(super) blocks: Vec<Cached>,
+    /// Half of what a cache keeps of each: they are written by one thread and read by another.
+    pub(super) blocks: Vec<(Addr, Id)>,
 }
 
 /// Work of a stream up to a tick.
@@ -103,7 +104,7 @@ pub(crate) struct TransferState {
     /// Oldest first.
     pub(super) used: Vec<Used>,
     /// Empty lists, kept so that a batch allocates no host memory.
-    pub(super) spare: Vec<Vec<Cached>>,
+    pub(super) spare: Vec<Vec<(Addr, Id)>>,
     /// Batches taken.
     pub(super) steps: Steps,
 }

@@ -68,6 +68,13 @@ impl Transfer {
     }
 }
 
+impl Batch {
+    fn cached(&self) -> impl Iterator<Item = Cached> {
+        let blocks = self.blocks.iter();
+        blocks.map(|&(addr, id)| Cached::new(id, addr, self.bytes, self.tick))
+    }
+}
+
 impl Lane {
     /// Makes a batch of the cache's blocks of `bytes`, if there are `least`; true if so.
     fn make_batch(&self, bytes: u64, least: usize, core: &mut Core) -> bool {
@@ -75,16 +82,21 @@ impl Lane {
         let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
         let mut own = latch(&self.state);
-        blocks.extend(std::iter::from_fn(|| own.cache.pop(bytes)).take(MOST));
+        let mut newest = 0;
+        let taken = std::iter::from_fn(|| own.cache.pop(bytes)).take(MOST);
+        blocks.extend(taken.map(|it| {
+            newest = newest.max(it.tick);
+            (it.addr, it.id)
+        }));
         if blocks.len() < least {
-            blocks.drain(..).rev().for_each(|it| own.cache.push(it));
+            let back = blocks.drain(..).rev();
+            back.for_each(|(addr, id)| own.cache.push(Cached::new(id, addr, bytes, newest)));
         }
         drop(own);
         if blocks.is_empty() {
             state.spare.push(blocks);
             return false;
         }
-        let newest = blocks.iter().map(|block| block.tick).max().unwrap_or(0);
         let forgets = match least {
             1 => seeded!("taken-over-without-a-wait"),
             _ => seeded!("bundle-forgets-its-history"),
@@ -123,15 +135,21 @@ impl Lane {
             return None;
         }
         let mut state = latch(&transfer.state);
-        let fits = |batch: &Batch| batch.bytes == bytes && self.is_behind(batch);
+        // One question to a stream, as its ticks grow: it takes a lock, and a request that misses looks at all batches.
+        let mut asked = None;
+        let fits = |batch: &Batch| {
+            let is_new = batch.bytes == bytes && asked.replace(batch.stream) != Some(batch.stream);
+            is_new && self.is_behind(batch)
+        };
         let at = state.batches.iter().position(fits)?;
         let mut batch = state.batches.remove(at);
         let own = batch.stream == self.slot;
-        let block = batch.blocks.pop();
         // The stream runs behind all of them: the others go into the cache, while there is room.
         let (tick, mut kept) = (self.open_tick(), latch(&self.state));
-        while let Some(block) = batch.blocks.pop_if(|it| self.has_room(&kept, it.bytes)) {
-            kept.cache.push(Cached { tick, ..block });
+        let cached = |(addr, id)| Cached::new(id, addr, bytes, tick);
+        let block = batch.blocks.pop().map(cached);
+        while let Some(block) = batch.blocks.pop_if(|_| self.has_room(&kept, bytes)) {
+            kept.cache.push(cached(block));
         }
         drop(kept);
         match batch.blocks.is_empty() {
@@ -255,17 +273,17 @@ impl Shared {
         for lane in self.listed().iter() {
             latch(&lane.state).cache.each(&mut note);
         }
-        let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);
-        let used = state.used.iter().map(|used| &used.block);
-        blocks.chain(used).for_each(note);
+        let blocks = state.batches.iter().flat_map(Batch::cached);
+        let used = state.used.iter().map(|used| used.block);
+        blocks.chain(used).for_each(|block| note(&block));
         drop(state);
         see(&core, cached)
     }
 }
 
 impl Core {
-    fn give_batch(&mut self, mut batch: Batch) {
-        self.on_the_way.append(&mut batch.blocks);
+    fn give_batch(&mut self, batch: Batch) {
+        self.on_the_way.extend(batch.cached());
         self.give_on_the_way(batch.stream);
     }
 

@@ -103,6 +103,30 @@ fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
 }
 
 #[test]
+fn a_batch_that_a_stream_runs_behind_is_found_among_older_ones_that_it_does_not() {
+    let world = world(PoolConfig::default());
+    let third = world.pool.device().stream().unwrap();
+    let blocks = world.made(BYTES, 3 * CACHED);
+    world.freed(world.made(BYTES, 4 * CACHED));
+    let addrs: BTreeSet<u64> = blocks.iter().map(Block::addr).collect();
+    for block in blocks {
+        block.free_on(&third).unwrap();
+    }
+    assert_eq!(world.batches().len(), 5);
+    let (lane, before) = (world.lane(0), world.batches());
+    assert!(lane.take_batch(BYTES, false).is_none());
+    assert_eq!(world.batches(), before);
+    world.streams[0].wait_stream(&third).unwrap();
+    for _ in 0..2 {
+        let (block, step) = lane.take_batch(BYTES, false).unwrap();
+        assert_eq!(step, Told::ReadyElsewhere(BYTES));
+        assert!(addrs.contains(&block.addr), "of the third stream");
+        lane.drain(ALL_BINS, &mut world.pool.shared().core.lock());
+    }
+    assert!(lane.take_batch(BYTES, false).is_none());
+}
+
+#[test]
 fn fewer_blocks_than_a_batch_has_at_least_go_into_the_heap() {
     for (count, said) in [(LEAST, 1), (LEAST - 1, 0)] {
         let world = world(PoolConfig::default());
@@ -111,6 +135,29 @@ fn fewer_blocks_than_a_batch_has_at_least_go_into_the_heap() {
         world.freed(blocks);
         assert_eq!(world.batches().len(), said, "{count} a cache");
     }
+}
+
+#[test]
+fn blocks_too_few_for_a_batch_stay_in_their_cache_behind_the_same_work() {
+    let world = world(PoolConfig::default());
+    world.freed(world.made(BYTES, LEAST as u64 - 1));
+    let lane = world.lane(1);
+    let cached = || {
+        let mut all = Vec::new();
+        latch(&lane.state)
+            .cache
+            .each(|it| all.push((it.addr, it.bytes, it.tick, it.id)));
+        all
+    };
+    let before = cached();
+    assert_eq!(before.len(), LEAST - 1);
+    assert!(
+        before
+            .iter()
+            .all(|&(_, _, tick, _)| tick == lane.open_tick())
+    );
+    assert!(!lane.hand_over(BYTES, &mut world.pool.shared().core.lock()));
+    assert_eq!(cached(), before);
 }
 
 #[test]
