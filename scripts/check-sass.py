@@ -15,6 +15,7 @@ wheels are fetched into target/cuda-disassembler where there are none.
 """
 import argparse
 import collections
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -153,7 +154,7 @@ def listed(file):
 
 
 def check_architecture(folder, file, arch):
-    """How many kernels are wrong, and how many there are."""
+    """How many kernels are wrong, how many there are, and what is to be said of them."""
     resources = dump(folder, "-arch", arch, "-res-usage", file)
     usage = {}
     for name, line in re.findall(r"Function (\S+?):\s*\n\s*(REG:.*)", resources):
@@ -161,19 +162,19 @@ def check_architecture(folder, file, arch):
     kernels = functions(dump(folder, "-arch", arch, "-sass", file))
     kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
     full = demangled(list(kernels))
-    bad = 0
+    said = []
     kinds = collections.Counter()
     for name, accesses in sorted(kernels.items()):
         kind = next((kind for kind in PAIRED if kind in name), "others")
         kinds[kind] += 1
         wrong = check(arch, name, full[name], accesses, usage[name])
         if wrong:
-            bad += 1
             between = " to ".join(format for format, _ in pair(full[name]))
-            print(f"{kind} {between}: {', '.join(wrong)}: {full[name]}")
+            said.append(f"{kind} {between}: {', '.join(wrong)}: {full[name]}")
+    bad = len(said)
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory, narrow or early accesses or too many registers", flush=True)
-    return bad, len(kernels)
+    said.append(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory, narrow or early accesses or too many registers")
+    return bad, len(kernels), said
 
 
 def main():
@@ -183,7 +184,14 @@ def main():
     options = parser.parse_args()
     folder = disassembler()
     archs = [options.arch] if options.arch else architectures(folder, options.file)
-    seen = [check_architecture(folder, options.file, arch) for arch in archs]
+    # One beside another: most of it is disassembling, and reading what that prints.
+    with concurrent.futures.ProcessPoolExecutor() as beside:
+        begun = [beside.submit(check_architecture, folder, options.file, arch) for arch in archs]
+        seen = []
+        for one in begun:
+            bad, count, said = one.result()
+            print("\n".join(said), flush=True)
+            seen.append((bad, count))
     counts = {count for _, count in seen}
     in_list = listed(options.file)
     if in_list is not None and in_list != 0:
