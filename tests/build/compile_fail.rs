@@ -1,15 +1,16 @@
 //! Misuse of movable memory that the compiler refuses: an address does not outlive what holds it.
 //!
-//! Each program in `tests/build/compile/fail` must fail with the words next to it, and those in
-//! `tests/build/compile/pass` must not fail. Compilers change their words, so the comparison is made with
-//! the one that they were written with. It builds the crate and all it needs once more, so it is made
-//! only under `WARPOOL_COMPILE_TESTS=1`; with `TRYBUILD=overwrite` as well the words are written anew.
+//! Each program in `tests/build/compile/fail` must fail with the words next to it. Compilers change their words, so
+//! the comparison is made with the one that they were written with. It checks the crate and all it needs once more,
+//! so it is made only under `WARPOOL_COMPILE_TESTS=1`; with `TRYBUILD=overwrite` as well the words are written anew.
 
 #[path = "../common/variables.rs"]
 pub(crate) mod variables;
 
 use std::path::Path;
 use std::process::Command;
+
+use warpool::{Device, Pool, PoolConfig};
 
 /// The compiler whose words stand in `tests/build/compile/fail`.
 const WRITTEN_WITH: &str = include_str!("compile/rustc");
@@ -36,5 +37,22 @@ fn an_address_cannot_outlive_its_guard_nor_a_guard_its_block_or_stream() {
     }
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/build/compile/fail/*.rs");
-    cases.pass("tests/build/compile/pass/*.rs");
+}
+
+/// A test and not one more program: with a program to run, all that it needs is built, not only checked.
+#[test]
+fn what_those_programs_must_not_do_compiles_and_runs_where_it_is_done_right() {
+    let device = Device::host().expect("a device");
+    let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+    let stream = device.stream().expect("a stream");
+    let mut weights = pool.alloc_movable::<f32>(&stream, 16).expect("memory");
+    let addr = weights.hold(&stream).expect("held").addr();
+    weights.resize(&stream, 32).expect("memory");
+    assert_ne!(addr, 0);
+    let words = pool.alloc_movable::<u64>(&stream, 16).expect("memory");
+    let array = words.register_pointers().expect("registered");
+    drop(array.hold(&stream).expect("held"));
+    array.unregister(&stream).expect("unregistered");
+    let dropped = std::thread::spawn(move || drop(weights)).join();
+    dropped.expect("no panic");
 }
