@@ -1,12 +1,10 @@
-//! The build: how it finds a toolkit, what it commits, what the compiler refuses, and what an application
-//! that depends on the crate gets.
+//! The build: how it finds a toolkit, what it commits, and what an application that depends on the crate gets.
 
 #[path = "../../build/arch.rs"]
 mod arch;
 mod architectures;
 mod bindings;
 mod circles;
-mod compile_fail;
 #[path = "../../build/discovery.rs"]
 mod discovery;
 mod documents;

@@ -3,13 +3,14 @@
 //!
 //! They build the crate once more, so they are made only under `WARPOOL_COMPILE_TESTS=1`.
 
+#[path = "../common/variables.rs"]
+mod variables;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use half::{bf16, f16};
-
-use crate::compile_fail::variables;
 
 /// What the package of an example says when it is run with `arguments`; `None` where it is not to be run.
 fn said_by(example: &str, arguments: &[&str]) -> Option<String> {
@@ -30,6 +31,8 @@ fn said_by(example: &str, arguments: &[&str]) -> Option<String> {
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-kernel");
     let ran = Command::new(cargo)
+        // Optimised, they take a minute longer to build and as long to run.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .args(["run", "--target-dir"])
         .arg(target)
         .arg("--")

@@ -1,26 +1,18 @@
 //! Misuse of movable memory that the compiler refuses: an address does not outlive what holds it.
 //!
-//! Each program in `tests/build/compile/fail` must fail with the words next to it. Compilers change their words, so
-//! the comparison is made with the one that they were written with. It checks the crate and all it needs once more,
-//! so it is made only under `WARPOOL_COMPILE_TESTS=1`; with `TRYBUILD=overwrite` as well the words are written anew.
-
-#[path = "../common/variables.rs"]
-pub(crate) mod variables;
+//! Each of the `programs` must fail with the words next to it. Compilers change their words, so the comparison is made
+//! with the one that they were written with; with `TRYBUILD=overwrite` the words are written anew.
 
 use std::path::Path;
 use std::process::Command;
 
 use warpool::{Device, Pool, PoolConfig};
 
-/// The compiler whose words stand in `tests/build/compile/fail`.
-const WRITTEN_WITH: &str = include_str!("compile/rustc");
+/// The compiler whose words stand beside the programs.
+const WRITTEN_WITH: &str = include_str!("rustc");
 
 #[test]
 fn an_address_cannot_outlive_its_guard_nor_a_guard_its_block_or_stream() {
-    if !variables::is_on("WARPOOL_COMPILE_TESTS") {
-        println!("skipped: it takes minutes; set WARPOOL_COMPILE_TESTS=1");
-        return;
-    }
     let Some(cargo) = std::env::var_os("CARGO") else {
         println!("skipped: not run by cargo");
         return;
@@ -36,7 +28,7 @@ fn an_address_cannot_outlive_its_guard_nor_a_guard_its_block_or_stream() {
         return;
     }
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/build/compile/fail/*.rs");
+    cases.compile_fail("programs/*.rs");
 }
 
 /// A test and not one more program: with a program to run, all that it needs is built, not only checked.
