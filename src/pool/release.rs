@@ -170,7 +170,7 @@ impl Shared {
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
-        let mut questions = self.transfer.ask_of_all_used(wait);
+        let mut questions = self.transfer.ask_of_all_used(ask);
         let asked = self.work(|core| {
             questions.append(&mut core.ask_of_all(ask));
             Job::asking(questions)

@@ -181,13 +181,9 @@ impl Transfer {
         }
     }
 
-    /// Asks how far all uses are, or makes the host `wait` for them.
-    pub(crate) fn ask_of_all_used(&self, wait: bool) -> Questions {
-        let ask = |_: &Used, tick| match wait {
-            true => Ask::Done(tick),
-            false => Ask::Progress(tick, tick),
-        };
-        self.ask_of_used(usize::MAX, |_| true, ask)
+    /// The question `ask` about all uses.
+    pub(crate) fn ask_of_all_used(&self, ask: fn(u64) -> Ask) -> Questions {
+        self.ask_of_used(usize::MAX, |_| true, |_, tick| ask(tick))
     }
 }
 

@@ -68,7 +68,7 @@ fn filled(sizes: &[u64]) -> World {
 fn asked(pool: &Pool, questions: impl Fn(&Transfer) -> Questions) -> Vec<u64> {
     let bytes = |ask: Ask| match ask {
         Ask::Progress(tick, most) if tick == most => u64::MAX - tick,
-        Ask::Behind(_, tick) | Ask::Done(tick) => u64::MAX - tick,
+        Ask::Behind(_, tick) | Ask::Done(tick) | Ask::Reached(tick) => u64::MAX - tick,
         _ => 0,
     };
     let questions = questions(&pool.shared().transfer).into_iter();
@@ -92,8 +92,8 @@ fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough_and_else_wai
     for (bytes, size) in [(16384, 16384), (0, 0)] {
         assert_eq!(asked(&world.pool, |it| it.waits_for_used(bytes, size)), all);
     }
-    for wait in [false, true] {
-        assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(wait)), all);
+    for ask in [Ask::Reached, Ask::Done] {
+        assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(ask)), all);
     }
     let capture = world.streams[0].begin_capture().unwrap();
     assert!(asked(&world.pool, |it| it.waits_for_used(0, 0)).is_empty());
