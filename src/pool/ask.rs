@@ -6,8 +6,7 @@ use super::core::{Core, is_done};
 use super::tuning::{HOLES_LOOKED_AT, PENDING_LOOKED_AT};
 use crate::device::{Timeline, raise};
 use crate::error::Result;
-use crate::heap::{Epoch, Id, StreamIndex, size_class::is_slot};
-use crate::seeded::seeded;
+use crate::heap::{Epoch, StreamIndex, size_class::is_slot};
 
 /// A question to the driver about a stream's work, or a wait for it.
 pub(crate) enum Ask {
@@ -59,13 +58,6 @@ impl Core {
         }
         let wait = |(theirs, tick)| Some((theirs, Ask::Behind(mine.clone()?, tick)));
         last.into_iter().filter_map(wait).collect()
-    }
-
-    /// What `slot`'s stream has to wait for before the block `id` can grow by the `bytes` behind it.
-    pub(crate) fn waits_to_grow(&self, id: Id, bytes: u64, slot: StreamIndex) -> Questions {
-        let behind = self.hole_behind(id, bytes);
-        let behind = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
-        self.waits_for(slot, behind.map(|(_, hole)| hole.epoch))
     }
 
     /// The question `ask` for each of `epochs`.

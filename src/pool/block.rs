@@ -237,11 +237,7 @@ impl Block {
         let (id, lane, more) = (self.id(), self.lane(), capacity - before);
         // Private memory has no extent.
         let may_grow = more > 0 && !self.is_private() && !lane.timeline.is_captured();
-        let mut grow = || {
-            let mut core = lane.shared.core.lock();
-            *waits = core.waits_to_grow(id, more, lane.slot);
-            core.grow(id, more, lane.slot)
-        };
+        let mut grow = || (lane.shared.core.lock()).grow(id, more, lane.slot, waits);
         if more > 0 && !(may_grow && grow()) {
             return Ok(false);
         }

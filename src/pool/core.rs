@@ -286,22 +286,6 @@ impl Core {
         self.give(rest, epoch);
     }
 
-    /// Adds to the block `id` the `bytes` behind it, if they are free and `slot`'s stream runs behind their last use.
-    /// Makes no wait: under capture, the graph's launches would make it.
-    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
-        let waits = self.waits_to_grow(id, bytes, slot);
-        let behind = self.hole_behind(id, bytes);
-        let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
-            return false;
-        };
-        self.extents.take(next, bytes, slot);
-        let before = self.extents.get(id).bytes;
-        self.active.block_resized(before, before + bytes);
-        self.extents.join(id);
-        self.note_live();
-        true
-    }
-
     /// Whether it pays to look at all holes: they are few, or enough have changed since [`Core::unify`].
     pub(super) fn has_changed(&self) -> bool {
         self.extents.holes() <= self.extents.changes() - self.unified + UNIFIED_AT_ONCE

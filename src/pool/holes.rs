@@ -95,6 +95,29 @@ impl Core {
         holes.min_by_key(|&id| self.extents.get(id).bytes)
     }
 
+    /// Adds to the block `id` the `bytes` behind it, if they are free and `slot`'s stream needs no `waits` for them.
+    /// Makes none of these: under capture, the graph's launches would make them.
+    pub(crate) fn grow(
+        &mut self,
+        id: Id,
+        bytes: u64,
+        slot: StreamIndex,
+        waits: &mut Questions,
+    ) -> bool {
+        let behind = self.hole_behind(id, bytes);
+        let asked = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
+        *waits = self.waits_for(slot, asked.map(|(_, hole)| hole.epoch));
+        let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
+            return false;
+        };
+        self.extents.take(next, bytes, slot);
+        let before = self.extents.get(id).bytes;
+        self.active.block_resized(before, before + bytes);
+        self.extents.join(id);
+        self.note_live();
+        true
+    }
+
     /// Takes a block or slot of `bytes` that is ready for `stream`. No driver call.
     #[inline(always)]
     pub(crate) fn take_ready_of(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {

@@ -117,16 +117,17 @@ fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
         (3 * UNIT, State::Free)
     );
     made.core.check().unwrap();
-    assert!(made.core.grow(id, 7 * UNIT, slot));
+    let waits = &mut Vec::new();
+    assert!(made.core.grow(id, 7 * UNIT, slot, waits));
     assert_eq!(made.at(0).bytes, 10 * UNIT);
     made.core.check().unwrap();
     // As far as the block in the middle, and no further.
     let rest = 2 * granule - 10 * UNIT;
-    assert!(!made.core.grow(id, rest + UNIT, slot));
+    assert!(!made.core.grow(id, rest + UNIT, slot, waits));
     made.core.check().unwrap();
-    assert!(made.core.grow(id, rest, slot));
+    assert!(made.core.grow(id, rest, slot, waits));
     assert_eq!(made.at(0).bytes, 2 * granule);
-    assert!(!made.core.grow(id, UNIT, slot));
+    assert!(!made.core.grow(id, UNIT, slot, waits));
     made.core.check().unwrap();
 }
 
