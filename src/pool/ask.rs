@@ -72,8 +72,7 @@ impl Core {
 
     /// Asks how far the other streams with memory for a block or slot of `bytes` are, if that memory has marks.
     pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Questions {
-        let others = (1..self.extents.slots()).filter(|&slot| slot != except);
-        let each = others.filter_map(|slot| {
+        let each = self.others(except, false).filter_map(|slot| {
             let timeline = self.timeline(slot)?;
             let (least, most) = self.ticks_that_fit(slot, bytes, timeline.done())?;
             let asks = timeline.is_marked(least);

@@ -71,8 +71,8 @@ impl Core {
         found
     }
 
-    /// The other streams whose holes a request on `slot` looks at: all, or of many, if it has a hole, a few, in turn.
-    fn others(
+    /// The other streams whose memory a request on `slot` looks at: all, or of many, if it `has_one`, a few, in turn.
+    pub(super) fn others(
         &self,
         slot: StreamIndex,
         has_one: bool,
@@ -148,8 +148,7 @@ impl Core {
         bytes: u64,
         pending: bool,
     ) -> Option<Found> {
-        let others = (1..self.extents.slots()).filter(|&other| other != stream);
-        let owners = std::iter::once(stream).chain(others);
+        let owners = std::iter::once(stream).chain(self.others(stream, false));
         let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
         self.slabs.find(bytes, owners, looks, |history| {
             pending || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
