@@ -167,14 +167,13 @@ impl Transfer {
         self.ask_of_used(1, fits, |_, tick| Ask::Progress(tick, tick))
     }
 
-    /// Makes that block's stream wait for its uses; if no block fits or `bytes` is 0, all streams for all uses.
+    /// Makes that block's stream wait for its uses; if no block fits, all streams for all uses.
     pub(crate) fn waits_for_used(&self, bytes: u64, size: u64) -> Questions {
         let fits = |used: &Used| used.block.bytes == bytes || used.block.bytes >= size;
         // Under capture a wait would be one of the graph's launches.
         let may_wait = |used: &Used| !used.timeline.is_captured();
         let wait = |used: &Used, tick| Ask::Behind(Arc::clone(&used.timeline), tick);
-        let most = usize::from(bytes > 0);
-        let oldest = self.ask_of_used(most, |used| fits(used) && may_wait(used), wait);
+        let oldest = self.ask_of_used(1, |used| fits(used) && may_wait(used), wait);
         match oldest.is_empty() {
             true => self.ask_of_used(usize::MAX, may_wait, wait),
             false => oldest,

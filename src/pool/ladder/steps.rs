@@ -47,7 +47,8 @@ pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
 
 /// Makes all streams wait for the other uses of blocks that they freed.
 pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
-    let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
+    // No block has this size.
+    let waits = (climb.lane.shared.transfer).waits_for_used(u64::MAX, u64::MAX);
     Some(Turn::Work(Job::asking(waits)?, Then::Look))
 }
 

@@ -89,14 +89,14 @@ fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough_and_else_wai
     }
     let all = vec![1024, 4096, 1024, 8192];
     assert!(asked(&world.pool, |it| it.how_far_is_used(16384, 16384)).is_empty());
-    for (bytes, size) in [(16384, 16384), (0, 0)] {
+    for (bytes, size) in [(16384, 16384), (u64::MAX, u64::MAX)] {
         assert_eq!(asked(&world.pool, |it| it.waits_for_used(bytes, size)), all);
     }
     for ask in [Ask::Reached, Ask::Done] {
         assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(ask)), all);
     }
     let capture = world.streams[0].begin_capture().unwrap();
-    assert!(asked(&world.pool, |it| it.waits_for_used(0, 0)).is_empty());
+    assert!(asked(&world.pool, |it| it.waits_for_used(u64::MAX, u64::MAX)).is_empty());
     drop(capture);
     of(&world.streams[1]).reached(u64::MAX);
     assert!(!world.pool.shared().transfer.has_used() || world.pool.trim(0).is_ok());
