@@ -160,3 +160,21 @@ fn a_consumer_over_the_soft_limit_keeps_nothing_together(device: &Device) {
     consumer.synchronize().unwrap();
     whole(&pool);
 }
+
+#[test]
+fn a_full_cache_that_hands_blocks_on_together_keeps_those_of_other_sizes() {
+    let device = crate::common::host();
+    let pool = Pool::new(&device, small_handles().cache_bytes(CACHED * BYTES)).unwrap();
+    let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
+    let blocks = [(); 16].map(|()| pool.alloc(&producer, BYTES).unwrap());
+    drop(pool.alloc(&consumer, 2 * BYTES).unwrap());
+    consumer.wait_stream(&producer).unwrap();
+    // The fifteenth finds the cache full.
+    for block in blocks {
+        block.free_on(&consumer).unwrap();
+    }
+    let streams = pool.stats().streams;
+    let of_consumer = streams.iter().find(|it| it.stream == consumer.id());
+    assert_eq!(of_consumer.unwrap().cached_bytes, 4 * BYTES);
+    pool.check_invariants().unwrap();
+}

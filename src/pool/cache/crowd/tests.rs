@@ -55,6 +55,17 @@ fn while_others_have_the_pools_lock_a_lane_keeps_a_part_of_what_is_live_and_serv
 }
 
 #[test]
+fn a_lane_that_finds_the_pools_lock_taken_may_keep_an_eighth_of_what_is_live_beside_the_rest() {
+    let world = World::new(PoolConfig::default().cache_bytes(MIB));
+    let (pool, lane) = (&world.pool, world.lane(0));
+    let _live = pool.alloc(&world.streams[0], 64 * MIB).unwrap();
+    let core = pool.shared().core.lock();
+    lane.look_for_others(&mut latch(&lane.state));
+    assert_eq!(latch(&lane.state).room, MIB + 8 * MIB);
+    drop(core);
+}
+
+#[test]
 fn a_crowded_lane_that_is_full_keeps_what_it_has_and_another_gives_it_up() {
     for is_crowded in [true, false] {
         let world = World::new(PoolConfig::default().cache_bytes(MIB));
