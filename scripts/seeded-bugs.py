@@ -132,6 +132,7 @@ FIRST = {
     "fitted-scale-twice-too-large": ("collective", ""),
     "used-block-carries-the-tick-of-its-drop": ("lib", "pool::cache::used"),
     "outcome-of-the-last-trace": ("observe", "command_line::several"),
+    "largest-of-the-step-before-kept": ("collective", ""),
     "seed-not-passed-on": ("bin", ""),
 }
 # Likewise, of a file's faults, or a folder's.
