@@ -123,7 +123,9 @@ pub(super) const CROWDED_MISSES: u32 = 4096;
 /// million.
 pub(super) const CROWDED_PART: u64 = 8;
 
-/// A crowded lane serves a request of less than a MiB with a block that is larger by up to it over `NEAR_PART`,
-/// or by up to `NEAR_LEAST` but no more than the request. Live blocks wasted 1.6 % so.
+/// A crowded lane serves a request with a block that is larger by up to the request over `NEAR_PART`, or by up to
+/// `NEAR_LEAST` but no more than the request; and by no more than `NEAR_MOST`. Live blocks wasted 1.6 % so. With none
+/// above a MiB, sixteen threads with 10,000 live blocks each do 20 to 23 million pairs a second in place of 27 to 36.
 pub(super) const NEAR_PART: u64 = 8;
 pub(super) const NEAR_LEAST: u64 = 4096;
+pub(super) const NEAR_MOST: u64 = 1 << 20;

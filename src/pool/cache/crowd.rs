@@ -12,7 +12,7 @@ use super::free_lists::Cached;
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
 use crate::pool::structure::{Lane, LaneState};
-use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_PART};
+use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_MOST, NEAR_PART};
 use crate::seeded::seeded;
 use crate::sync::{is_latched, latch};
 
@@ -44,7 +44,8 @@ impl Lane {
         if state.crowded == 0 {
             state.room = self.shared.cache_bytes;
         }
-        let most = bytes + (bytes / NEAR_PART).max(bytes.min(NEAR_LEAST));
+        let more = (bytes / NEAR_PART).max(bytes.min(NEAR_LEAST));
+        let most = bytes + more.min(NEAR_MOST);
         let part = 1 + u64::from(seeded!("nearest-block-may-be-smaller"));
         let least = bytes.div_ceil(part).next_multiple_of(UNIT);
         let near = (!is_slot(bytes)).then(|| state.cache.pop_near(least, most));

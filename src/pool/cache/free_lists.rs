@@ -6,7 +6,7 @@
 //!
 //! A cache reserves its host memory when it is made, and never allocates later.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::device::Addr;
 use crate::heap::UNIT;
@@ -120,11 +120,12 @@ impl Cache {
         Some(block)
     }
 
-    /// Takes the smallest block from `bytes`, not a slot's size, to `most`, of at most [`BINS`] units.
+    /// Takes the smallest block from `bytes`, not a slot's size, to `most` that heads its bin.
     pub(crate) fn pop_near(&mut self, bytes: u64, most: u64) -> Option<Cached> {
         let bins = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
-        let bin = self.first_of(bins)?;
-        self.pop((bin as u64 + 1) * UNIT)
+        let small = self.first_of(bins).map(|bin| (bin as u64 + 1) * UNIT);
+        let near = small.or_else(|| self.near_large(bytes..=most))?;
+        self.pop(near)
     }
 
     /// The first bin of these that has a block.
@@ -139,6 +140,16 @@ impl Cache {
             from = bin + 1;
         }
         None
+    }
+
+    /// The size for [`Cache::pop_near`] among blocks of more than [`BINS`] units.
+    fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
+        if *sizes.end() <= BINS as u64 * UNIT {
+            return None;
+        }
+        let heads = self.heads[BINS..BINS + LARGE].iter();
+        let found = heads.filter_map(|&at| Some(self.entries.get(at as usize)?.bytes));
+        found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
     #[inline(always)]

@@ -138,14 +138,16 @@ fn a_crowded_lane_leaves_its_large_blocks_in_its_cache_where_it_looks_for_a_hole
 }
 
 #[test]
-fn a_near_block_is_larger_by_an_eighth_at_most_no_slot_and_has_a_bin_of_its_own() {
+fn a_near_block_is_larger_by_an_eighth_at_most_by_no_more_than_a_mib_and_no_slot() {
     let world = World::new(PoolConfig::default().cache_bytes(64 * MIB));
     let lane = world.lane(0);
     for (cached, least) in [
         (7 * KIB, 14 * UNIT),
         (20 * KIB, 16 * KIB),
         (512 * KIB, 1821 * UNIT),
-        (BINS_END, 3584 * UNIT),
+        (16 * MIB, 15 * MIB),
+        // The near one is large and the request is not.
+        (BINS_END + UNIT, 3585 * UNIT),
     ] {
         drop(world.pool.alloc(&world.streams[0], cached).unwrap());
         crowd(&lane, 64 * MIB);
@@ -154,11 +156,6 @@ fn a_near_block_is_larger_by_an_eighth_at_most_no_slot_and_has_a_bin_of_its_own(
         assert!(!has_near(&lane, cached + UNIT), "{cached}");
         drop(lane.shared.lock_drained());
     }
-    let larger = BINS_END + UNIT;
-    drop(world.pool.alloc(&world.streams[0], larger).unwrap());
-    crowd(&lane, 64 * MIB);
-    assert!(!has_near(&lane, BINS_END) && !has_near(&lane, larger));
-    drop(lane.shared.lock_drained());
     drop(world.pool.alloc(&world.streams[0], 4 * KIB).unwrap());
     crowd(&lane, 64 * MIB);
     assert!(has_near(&lane, 4 * KIB - UNIT) && !has_near(&lane, 4 * KIB - 64));
@@ -171,12 +168,12 @@ const BINS_END: u64 = super::super::free_lists::BINS as u64 * UNIT;
 fn a_lane_alone_is_crowded_no_more_after_so_many_misses_and_a_cache_of_nothing_never_is() {
     let world = World::new(PoolConfig::default());
     let lane = world.lane(0);
-    drop(world.pool.alloc(&world.streams[0], MIB / 2).unwrap());
+    drop(world.pool.alloc(&world.streams[0], MIB).unwrap());
     crowd(&lane, 64 * MIB);
     for _ in 0..CROWDED_MISSES {
-        assert!(has_near(&lane, MIB / 2 - UNIT));
+        assert!(has_near(&lane, MIB - UNIT));
     }
-    assert!(!has_near(&lane, MIB / 2 - UNIT));
+    assert!(!has_near(&lane, MIB - UNIT));
     assert_eq!(latch(&lane.state).room, lane.shared.cache_bytes);
 
     let world = World::new(PoolConfig::default().cache_bytes(0));

@@ -123,7 +123,7 @@ proptest! {
                     let near = (lists.values_mut())
                         .filter(|list| {
                             let head = list.last().map_or(0, |it| it.bytes);
-                            !is_slot(head) && (bytes..=most.min(LISTED)).contains(&head)
+                            !is_slot(head) && (bytes..=most).contains(&head)
                         })
                         .min_by_key(|list| list.last().map(|it| it.bytes));
                     let said = near.and_then(Vec::pop);
