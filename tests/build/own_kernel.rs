@@ -29,7 +29,7 @@ fn said_by(example: &str, arguments: &[&str]) -> Option<String> {
         println!("skipped: the package has no packages inside it");
         return None;
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-kernel");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(example);
     let ran = Command::new(cargo)
         // Optimised, they take a minute longer to build and as long to run.
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
