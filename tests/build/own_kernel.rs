@@ -31,7 +31,7 @@ fn said_by(example: &str, arguments: &[&str]) -> Option<String> {
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(example);
     let ran = Command::new(cargo)
-        // Optimised, they take a minute longer to build and as long to run.
+        // Optimised, the training takes a minute longer to build, and about as long to run.
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .args(["run", "--target-dir"])
         .arg(target)
