@@ -46,14 +46,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_has_kernels_or_says_why_not() {
-        let kernels = kernels();
-        assert_eq!(kernels.toolkit.is_some(), cfg!(warpool_cuda));
-        assert_eq!(kernels.toolkit.is_none(), kernels.left_out.is_some());
-        assert_eq!(kernels.toolkit.is_none(), kernels.architectures.is_empty());
-    }
-
-    #[test]
     fn both_kinds_of_build_read_as_one_line() {
         let with = Kernels {
             toolkit: Some("nvcc 13.0.88"),

@@ -27,6 +27,14 @@ fn targets(code: &[Arch], ptx: &[Arch]) -> Targets {
 }
 
 #[test]
+fn a_build_has_kernels_or_says_why_not() {
+    let kernels = warpool::driver::build_info::kernels();
+    assert_eq!(kernels.toolkit.is_some(), cfg!(warpool_cuda));
+    assert_eq!(kernels.toolkit.is_none(), kernels.left_out.is_some());
+    assert_eq!(kernels.toolkit.is_none(), kernels.architectures.is_empty());
+}
+
+#[test]
 fn compute_capabilities_are_read_in_every_spelling() {
     let one = |text: &str| arch::parse(text);
     let list = |code: &[Arch], ptx: &[Arch]| Ok(Request::List(targets(code, ptx)));
