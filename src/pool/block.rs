@@ -264,14 +264,9 @@ impl Block {
             beside(move || _ = self.free_on(&stream));
             return Ok(());
         }
-        let Some(lane) = nearby(&self.lane().shared, stream)? else {
-            // The pool is closed and has no lane for `stream`: the block's own stream waits instead.
-            let theirs = &stream.core().timeline;
-            let waits = !seeded!("closed-pool-frees-without-a-wait");
-            let tick = theirs.open_tick() * u64::from(waits);
-            return wait_for(&self.lane().timeline, theirs, tick);
-        };
-        if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
+        let lane = nearby(&self.lane().shared, stream)?;
+        if (self.uses.is_some() || lane.is_none()) && !seeded!("freed-elsewhere-under-its-capture")
+        {
             let captures = self.captures_beyond(stream.core());
             if !captures.is_empty() {
                 self.tell(Event::Keep(stream.core()));
@@ -279,6 +274,13 @@ impl Block {
                 return Ok(());
             }
         }
+        let Some(lane) = lane else {
+            // The pool is closed and has no lane for `stream`: the block's own stream waits instead.
+            let theirs = &stream.core().timeline;
+            let waits = !seeded!("closed-pool-frees-without-a-wait");
+            let tick = theirs.open_tick() * u64::from(waits);
+            return wait_for(&self.lane().timeline, theirs, tick);
+        };
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the caller holds the stream, and the block is not freed yet.
         let lane = unsafe { lane.get() };

@@ -1,7 +1,8 @@
 //! Parts of a graph's memory: given up in its capture, and used in another.
 
+use super::common::BackendOf;
 use super::common::watched::Watched;
-use super::common::{fill, on_every_device};
+use super::common::{copy, fill, on_every_device, read};
 use super::{MIB, limited, small_handles, whole};
 use warpool::{Device, Error, Pool, Result};
 
@@ -9,6 +10,7 @@ on_every_device! {
     what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more,
     a_block_of_one_graph_dropped_in_the_capture_of_another_is_kept_by_both,
     a_block_used_by_captured_work_and_freed_on_a_third_stream_is_kept_by_the_graph,
+    a_block_of_a_closed_pool_that_is_freed_on_a_stream_under_capture_is_kept_by_the_graph,
     a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again,
     a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory,
     what_a_graph_cannot_copy_takes_none_of_its_memory,
@@ -77,6 +79,27 @@ fn a_block_used_by_captured_work_and_freed_on_a_third_stream_is_kept_by_the_grap
     drop(graph);
     drop(pool.alloc(&third, 2 * granule).unwrap());
     whole(&pool);
+}
+
+fn a_block_of_a_closed_pool_that_is_freed_on_a_stream_under_capture_is_kept_by_the_graph(
+    device: &Device,
+) {
+    let [closed, open] = [(); 2].map(|()| limited(device, 1));
+    let [captured, home] = [(); 2].map(|()| device.stream().unwrap());
+    let input = closed.alloc(&home, 4096).unwrap();
+    let output = open.alloc(&captured, 4096).unwrap();
+    fill(&home, input.addr(), 3, 4096);
+    drop(closed);
+    let capture = captured.begin_capture().unwrap();
+    captured.wait_stream(&home).unwrap();
+    copy(&captured, output.addr(), input.addr(), 4096);
+    input.free_on(&captured).unwrap();
+    let graph = capture.end().unwrap();
+    assert_eq!(device.backend().counts().handles, 2, "the graph has it");
+    graph.launch(&captured).unwrap();
+    assert_eq!(read(&captured, output.addr(), 4096), [3; 4096]);
+    drop(graph);
+    assert_eq!(device.backend().counts().handles, 1);
 }
 
 fn a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again(device: &Device) {
