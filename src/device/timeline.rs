@@ -340,11 +340,14 @@ impl Timeline {
     /// Whether this stream is already ordered after `tick` of `other`, as far as is known without a driver
     /// call.
     pub(crate) fn is_behind(&self, other: &Self, tick: u64) -> bool {
-        self.uid == other.uid || other.done() >= tick || self.waited(other.uid) >= tick
+        other.done() >= tick || self.waited(other.uid) >= tick
     }
 
-    /// The highest tick of stream `uid` that this stream has been made to wait for.
+    /// The highest tick of stream `uid` that this stream has been made to wait for; of itself it runs behind all.
     pub(crate) fn waited(&self, uid: u64) -> u64 {
+        if uid == self.uid {
+            return u64::MAX;
+        }
         seen_in(&lock(&self.order).seen, uid)
     }
 

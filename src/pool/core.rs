@@ -214,8 +214,8 @@ impl Core {
         let (Some(mine), Some(theirs)) = (mine, theirs) else {
             return u64::MAX;
         };
-        let waited = mine.timeline.waited(theirs.timeline.uid)
-            + u64::from(seeded!("waited-for-the-record-before"));
+        let ahead = u64::from(seeded!("waited-for-the-record-before"));
+        let waited = (mine.timeline.waited(theirs.timeline.uid)).saturating_add(ahead);
         match self.config.reuse.opportunistic {
             true => waited.max(theirs.timeline.done()),
             false => waited,

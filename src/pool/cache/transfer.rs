@@ -124,7 +124,7 @@ impl Lane {
     fn is_behind(&self, batch: &Batch) -> bool {
         let theirs = &batch.timeline;
         let is_done = self.shared.transfer.opportunistic && batch.tick <= theirs.done();
-        is_done || batch.stream == self.slot || batch.tick <= self.timeline.waited(theirs.uid)
+        is_done || batch.tick <= self.timeline.waited(theirs.uid)
     }
 
     /// Takes a block of exactly `bytes` from a batch of the lane's own stream, or one that its stream runs behind, or

@@ -17,6 +17,7 @@ on_every_device! {
     a_block_outlives_its_stream_and_its_pool,
     a_pool_without_a_handle_gives_its_memory_back_with_its_last_block,
     an_adopted_stream_is_followed_through_its_drop_and_its_return,
+    what_a_stream_frees_before_and_after_it_is_adopted_again_serves_one_request_of_it,
     a_second_stream_with_the_handle_of_a_destroyed_one_is_not_taken_for_it,
     streams_that_come_and_go_leave_nothing_behind,
     several_pools_on_one_device_keep_apart,
@@ -142,6 +143,32 @@ fn an_adopted_stream_is_followed_through_its_drop_and_its_return(device: &Device
         drop((again, block));
         whole(&pool);
     }
+    drop(pool);
+    device.backend().stream_destroy(raw).unwrap();
+}
+
+fn what_a_stream_frees_before_and_after_it_is_adopted_again_serves_one_request_of_it(
+    device: &Device,
+) {
+    let pool = limited(device, 1);
+    let bytes = device.info().granule;
+    let raw = device.backend().stream_create().unwrap();
+    // SAFETY: the stream lives to the end of this test.
+    let stream = unsafe { device.adopt_stream(raw) }.unwrap();
+    let lower = pool.alloc(&stream, bytes / 2).unwrap();
+    let gate = Gate::close(&stream);
+    fill(&stream, lower.addr(), 1, bytes / 2);
+    drop(stream);
+    // SAFETY: as above.
+    let again = unsafe { device.adopt_stream(raw) }.unwrap();
+    let upper = pool.alloc(&again, bytes / 2).unwrap();
+    drop((lower, upper));
+    let both = pool.alloc(&again, bytes).unwrap();
+    assert_eq!(pool.stats().steps.waits, 0, "it is one stream");
+    gate.open();
+    again.synchronize().unwrap();
+    drop((both, again));
+    whole(&pool);
     drop(pool);
     device.backend().stream_destroy(raw).unwrap();
 }
