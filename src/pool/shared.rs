@@ -174,8 +174,8 @@ impl Shared {
     /// last lane.
     fn retire(&self, lanes: &[Arc<Lane>]) {
         lanes.iter().for_each(|lane| lane.wait_for_used());
-        let mut core = self.core.lock();
-        lanes.iter().for_each(|lane| lane.retire(&mut core));
+        (lanes.iter()).for_each(|lane| lane.retire(&mut self.core.lock()));
+        lanes.iter().for_each(|lane| lane.leave());
     }
 
     /// Sends the noted events to the subscriber, without a lock of the pool.

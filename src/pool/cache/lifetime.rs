@@ -46,11 +46,12 @@ impl Lane {
         self.others.outstanding.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane.
+    /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane. It
+    /// counts as a block of its own until the caller has it leave, without the core's lock: streams may end with it.
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
         state.retired = true;
-        // One more for the lane itself, until its cache is empty. From here on, frees elsewhere leave.
+        // From here on, frees elsewhere leave.
         let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;
         self.others.outstanding.fetch_add(out, Ordering::AcqRel);
@@ -61,7 +62,6 @@ impl Lane {
         // Listed until its cache is empty, for requests that look for free memory meanwhile.
         Arc::make_mut(&mut latch(&self.shared.listed))
             .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));
-        self.leave();
     }
 
     /// Takes away a block or holder of a retired lane, which may be gone afterwards.

@@ -1,11 +1,15 @@
 //! What lanes take from each other, and as what it counts.
 
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::device::{Device, Stream};
 use crate::heap::Epoch;
 use crate::pool::ask;
 use crate::pool::stats::Steps;
 use crate::pool::{Pool, PoolConfig};
+use crate::sync::is_latched;
 
 const BYTES: u64 = 4096;
 
@@ -264,6 +268,33 @@ fn a_pool_that_is_dropped_while_threads_free_its_blocks_ends_with_the_last_of_th
         drop(pool);
     });
     assert_eq!(shared.strong_count(), 0);
+}
+
+/// What an adopted stream keeps alive: the application's.
+struct Owner(Weak<Shared>, Arc<AtomicBool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let shared = self.0.upgrade().expect("it closes");
+        self.1.store(!is_latched(&shared.core.0), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_a_stream_keeps_that_ends_while_its_pool_closes_is_dropped_without_the_pools_lock() {
+    let World { pool, streams } = World::new(PoolConfig::default());
+    let [gone, other] = streams;
+    let (shared, free) = (Arc::downgrade(pool.shared()), Arc::<AtomicBool>::default());
+    let owner = Arc::new(Owner(shared, Arc::clone(&free)));
+    assert!(gone.core().owner.set(owner).is_ok());
+    let block = pool.alloc(&gone, 3 << 20).unwrap();
+    drop(pool.alloc(&other, BYTES).unwrap());
+    drop(gone);
+    // As another thread may find it that frees the block during the close.
+    lock(&pool.shared().books).closed = true;
+    drop(block);
+    drop(pool);
+    assert!(free.load(Ordering::Relaxed));
 }
 
 #[test]
