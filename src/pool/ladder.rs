@@ -342,6 +342,7 @@ impl Shared {
             let at = holders.partition_point(|&(_, held, _)| held >= grown);
             holders.insert(at, ("growing memory".to_owned(), grown, bufs));
         }
+        let device_free = self.device.backend().free_bytes().ok();
         let core = self.core.lock();
         OutOfMemory {
             requested: bytes,
@@ -349,7 +350,7 @@ impl Shared {
                 - core.slabs.free_bytes() * u64::from(!seeded!("free-slots-counted-as-live")),
             reserved: core.arena.reserved(),
             limit: core.limit(),
-            device_free: self.device.backend().free_bytes().ok(),
+            device_free,
             largest_hole: core.extents.largest_hole(),
             after_compaction,
             holders,

@@ -120,6 +120,15 @@ fn others_are_served_while_handles_are_mapped_elsewhere_and_old_mappings_are_tak
 }
 
 #[test]
+fn others_are_served_while_the_device_is_asked_what_memory_it_has_left() {
+    let world = World::of(1);
+    world.serves_during("free_bytes", || {
+        let refused = world.pool.alloc(&world.stream, world.granule);
+        assert!(refused.is_err_and(|error| error.is_out_of_memory()));
+    });
+}
+
+#[test]
 fn others_are_served_while_memory_is_waited_for_and_given_back() {
     for call in ["event_sync", "unmap", "release"] {
         let world = World::of(8);
