@@ -145,7 +145,6 @@ impl<'a> Climb<'a> {
     /// refuses, the memory is as it was.
     fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Option<Turn> {
         let (grant, bytes, epoch) = found;
-        core.count(Told::StreamWait(bytes));
         let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
         let waits = core.waits_for(self.lane.slot, waited);
         let taken = vec![Part::Taken(grant, bytes, epoch)];
@@ -238,6 +237,9 @@ impl Shared {
                     let outcome = job.run();
                     let mut core = self.core.lock();
                     if let Some(block) = core.end(outcome)? {
+                        if !is_mapping {
+                            core.count(Told::StreamWait(climb.size));
+                        }
                         let grant = climb.cut(&mut core, block);
                         return climb.served(core, grant);
                     }
