@@ -60,12 +60,12 @@ impl Core {
         last.into_iter().filter_map(wait).collect()
     }
 
-    /// The question `ask` for each of `epochs`.
-    pub(super) fn questions(
+    /// For each of `epochs` its timeline, and what to `ask` of its tick.
+    pub(super) fn questions<A>(
         &self,
         epochs: impl IntoIterator<Item = Epoch>,
-        ask: impl Fn(u64) -> Ask,
-    ) -> Questions {
+        ask: impl Fn(u64) -> A,
+    ) -> Vec<(Arc<Timeline>, A)> {
         let question = |it: Epoch| Some((self.timeline(it.stream)?, ask(it.tick)));
         epochs.into_iter().filter_map(question).collect()
     }

@@ -318,9 +318,8 @@ impl Core {
     /// Takes the arena out, and the work that its free memory waits for.
     pub(crate) fn take_apart(&mut self) -> (Arena, Vec<(Arc<Timeline>, u64)>) {
         let last = (self.last_epochs().into_iter()).chain(self.slabs.histories());
-        let ticks = last.filter_map(|it| Some((self.timeline(it.stream)?, it.tick)));
-        let ticks = ticks.filter(|_| !seeded!("pool-dropped-under-queued-work"));
-        let ticks = ticks.collect();
+        let last = last.filter(|_| !seeded!("pool-dropped-under-queued-work"));
+        let ticks = self.questions(last, |tick| tick);
         (self.arena.take(), ticks)
     }
 

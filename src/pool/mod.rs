@@ -73,7 +73,7 @@ use crate::device::{Device, Stream, beside, may_wait};
 use crate::error::{Error, Result, refuse};
 use crate::sync::{Mutex, is_latched};
 use cache::{MISSED, thread_map};
-use structure::{Lane, LanePtr};
+use structure::Lane;
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::{Epoch, UNIT};
@@ -188,9 +188,8 @@ impl Pool {
                 Some(own) => own,
             },
         };
-        thread_map::remember(self.uid, stream.handle_id(), &found);
         // SAFETY: the caller holds the pool and the stream.
-        Ok(unsafe { LanePtr::of(&found).get() })
+        Ok(unsafe { thread_map::remember(self.uid, stream.handle_id(), &found).get() })
     }
 
     /// Allocates at least `bytes` on `stream`. In a host call that the device's backend queued, only from memory that is

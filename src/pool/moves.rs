@@ -46,9 +46,7 @@ impl Core {
 
     /// What [`Core::wait_for_holes`] waits for.
     pub(crate) fn uses_of_holes(&self) -> Vec<Mark> {
-        let last = self.last_epochs().into_iter();
-        last.filter_map(|it| Some((self.timeline(it.stream)?, it.tick)))
-            .collect()
+        self.questions(self.last_epochs(), |tick| tick)
     }
 
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {

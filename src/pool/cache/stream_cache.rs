@@ -74,7 +74,6 @@ impl Lane {
         let mut books = lock(&shared.books);
         let served = books.streams.entry(lane.timeline.uid).or_default();
         served.lanes.push(Arc::clone(&lane));
-        drop(books);
         lane
     }
 

@@ -71,13 +71,12 @@ impl Books {
     pub(crate) fn end(&mut self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let uid = lane.stream.timeline.uid;
         let entry = self.streams.get_mut(&uid)?;
-        let counted = entry.is_counted();
         entry.past.merge(&totals(lane));
         let is_it = |it: &mut Arc<Lane>| std::ptr::eq(Arc::as_ptr(it), lane);
         self.gone.extend(entry.lanes.extract_if(.., is_it));
         if entry.lanes.is_empty()
             && let Some(Served { mut past, .. }) = self.streams.remove(&uid)
-            && counted
+            && !lane.stream.gate
         {
             if seeded!("peaks-go-with-their-stream") {
                 past.peaks = Default::default();
