@@ -110,12 +110,8 @@ impl Registry {
         }
     }
 
-    /// Holds an array; returns its address, and the block that it lies in.
-    pub(super) fn hold_pointers(
-        self: &Arc<Self>,
-        key: u64,
-        stream: &Stream,
-    ) -> Result<(Addr, Option<MovableId>)> {
+    /// Holds an array at a fixed address; the caller holds the block of one that is in a block. Returns its place.
+    pub(super) fn hold_pointers(&self, key: u64, stream: &Stream) -> Result<Place> {
         self.check_stream(stream)?;
         if stream.recorder().is_some() {
             return Err(Error::invalid(
@@ -129,19 +125,15 @@ impl Registry {
             state = self.settled(|| Ok(lock(&self.state)))?;
         }
         let array = state.arrays.get(key)?;
-        let addr = match array.place {
-            Place::Fixed(addr) => addr,
-            Place::Block(id) => {
-                drop(state);
-                return self.hold(id, stream).map(|(addr, _)| (addr, Some(id)));
-            }
-        };
-        let ready = array.hold(stream);
-        drop(state);
-        // Not under the lock, as in `hold`.
-        let waited = ready.wait_on(&stream.core().timeline);
-        waited.inspect_err(|_| self.let_go_of_pointers(key, None, stream))?;
-        Ok((addr, None))
+        let place = array.place;
+        if let Place::Fixed(_) = place {
+            let ready = array.hold(stream);
+            drop(state);
+            // Not under the lock, as in `hold`.
+            let waited = ready.wait_on(&stream.core().timeline);
+            waited.inspect_err(|_| self.let_go_of_pointers(key, stream))?;
+        }
+        Ok(place)
     }
 
     /// The same as [`State::settle`], for callers that have not checked that the pool is awake: arrays may be in
@@ -155,17 +147,8 @@ impl Registry {
         state.settle()
     }
 
-    /// Ends a hold of an array, and of the block that it lies in. That block may be freed and its array removed by
-    /// now.
-    pub(super) fn let_go_of_pointers(
-        self: &Arc<Self>,
-        key: u64,
-        block: Option<MovableId>,
-        stream: &Stream,
-    ) {
-        if let Some(id) = block {
-            return self.let_go(id, stream);
-        }
+    /// Ends a hold of an array at a fixed address.
+    pub(super) fn let_go_of_pointers(&self, key: u64, stream: &Stream) {
         if let Ok(array) = lock(&self.state).arrays.get(key) {
             array.let_go(stream);
         }

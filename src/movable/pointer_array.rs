@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::id::MovableId;
+use super::pointers::Place;
 use super::registry::Registry;
+use super::resident::ResidentId;
 use crate::device::{Addr, Stream, is_running};
 use crate::error::Result;
 
@@ -68,7 +69,13 @@ impl PointerArray {
     /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device or under capture, or if
     /// the array was in a movable block that is freed; any error of the driver.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
-        let (addr, block) = self.registry.hold_pointers(self.key, stream)?;
+        let (addr, block) = match self.registry.hold_pointers(self.key, stream)? {
+            Place::Fixed(addr) => (addr, None),
+            Place::Block(id) => {
+                let block = ResidentId::new(Arc::clone(&self.registry), id, stream)?;
+                (block.addr(), Some(block))
+            }
+        };
         Ok(ResidentPointers {
             array: self,
             stream,
@@ -116,8 +123,8 @@ pub struct ResidentPointers<'a> {
     array: &'a PointerArray,
     stream: &'a Stream,
     addr: Addr,
-    /// The block that the array lies in.
-    block: Option<MovableId>,
+    /// The hold of the block that the array lies in, which may be freed, and its array removed, before this ends.
+    block: Option<ResidentId<'a>>,
 }
 
 impl ResidentPointers<'_> {
@@ -130,9 +137,10 @@ impl ResidentPointers<'_> {
 
 impl Drop for ResidentPointers<'_> {
     fn drop(&mut self) {
-        self.array
-            .registry
-            .let_go_of_pointers(self.array.key, self.block, self.stream);
+        if self.block.is_none() {
+            let PointerArray { registry, key, .. } = self.array;
+            registry.let_go_of_pointers(*key, self.stream);
+        }
     }
 }
 

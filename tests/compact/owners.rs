@@ -22,6 +22,7 @@ on_every_device! {
     an_array_that_is_held_keeps_all_blocks_though_its_own_was_freed,
     an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving,
     an_array_that_is_refused_under_capture_keeps_nobody_from_moving,
+    the_block_of_an_array_stays_under_a_graph_that_was_captured_under_its_hold,
     an_array_that_is_unregistered_is_left_alone,
     a_pointer_that_is_registered_is_not_registered_again,
     a_callback_is_told_old_and_new_address_of_each_move,
@@ -261,6 +262,29 @@ fn an_array_that_is_refused_under_capture_keeps_nobody_from_moving(device: &Devi
     );
     drop(held);
     drop(pointers.hold(&stream).unwrap());
+}
+
+fn the_block_of_an_array_stays_under_a_graph_that_was_captured_under_its_hold(device: &Device) {
+    for late in [false, true] {
+        let pool = pool(device, 16 << 20);
+        let stream = device.stream().unwrap();
+        let low = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+        let list = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+        let target = pool.alloc_zeroed::<u8>(&stream, 400).unwrap();
+        let pointers = list.register_pointers().unwrap();
+        let mut held = Some(pointers.hold(&stream).unwrap());
+        let at = addr_of(&list, &stream);
+        let capture = stream.begin_capture().unwrap();
+        common::copy(&stream, target.addr(), at, 400);
+        held = held.filter(|_| late);
+        let graph = capture.end().unwrap();
+        drop((held, low));
+        pool.compact(&Goal::Full).unwrap();
+        assert_eq!(addr_of(&list, &stream), at, "late: {late}");
+        drop(graph);
+        pool.compact(&Goal::Full).unwrap();
+        assert_ne!(addr_of(&list, &stream), at, "late: {late}");
+    }
 }
 
 fn while_an_array_is_pinned_nothing_moves(device: &Device) {
