@@ -325,15 +325,17 @@ impl Table {
         blocks.for_each(std::mem::forget);
     }
 
-    /// Replaces the handle's block with `block`, and returns the old one.
+    /// Gives the handle `block`, and returns the old one, if it had one.
     pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
         let base = self.base;
         let to = block.addr() - base;
-        let old = self.place(id)?.block.replace(block)?;
-        self.at.remove(&(old.addr() - base));
+        let old = self.place(id)?.block.replace(block);
+        if let Some(old) = &old {
+            self.at.remove(&(old.addr() - base));
+        }
         self.at.insert(to, id.index);
         self.word_changed(id.index);
-        Some(old)
+        old
     }
 
     /// Replaces the handle's block with what `away` returns, and returns the block.
@@ -348,13 +350,6 @@ impl Table {
         entry.away = Some(away(entry));
         self.at.remove(&(block.addr() - base));
         Some(block)
-    }
-
-    /// Sets the block of a handle without one.
-    pub(super) fn settle_at(&mut self, id: MovableId, block: Block) {
-        let at = block.addr() - self.base;
-        self.entries[id.index as usize].block = Some(block);
-        self.at.insert(at, id.index);
     }
 
     /// The work that moves of blocks that are not held wait for, and stores of their new addresses.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::compact::Backlog;
 use crate::device::{Addr, Device, Stream, is_running, lock};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Spilled;
 use crate::sync::Mutex;
 
@@ -56,14 +56,21 @@ impl CopyStream {
 
 /// The storage and the streams of a pool that spills.
 pub(super) struct Spilling {
-    pub(super) shelf: Arc<dyn Shelf>,
+    /// `None` once spilling has ended.
+    pub(super) shelf: Option<Arc<dyn Shelf>>,
     pub(super) down: Arc<CopyStream>,
     pub(super) up: Arc<CopyStream>,
 }
 
 impl Spilling {
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        let (down, up) = (CopyStream::new(device)?, CopyStream::new(device)?);
+        let shelf = None;
+        Ok(Self { shelf, down, up })
+    }
+
     /// The same streams with another shelf.
-    pub(super) fn with(&self, shelf: Arc<dyn Shelf>) -> Arc<Self> {
+    pub(super) fn with(&self, shelf: Option<Arc<dyn Shelf>>) -> Arc<Self> {
         let (down, up) = (Arc::clone(&self.down), Arc::clone(&self.up));
         Arc::new(Self { shelf, down, up })
     }
@@ -93,14 +100,5 @@ impl Away {
 impl Drop for Away {
     fn drop(&mut self) {
         lock(&self.spilled).sub(self.bytes);
-    }
-}
-
-/// A shelf that takes nothing.
-pub(super) struct Full;
-
-impl Shelf for Full {
-    fn room(&self, _: u64) -> Result<Box<dyn Shelved>> {
-        Err(Error::invalid("spill", "it is switched off"))
     }
 }

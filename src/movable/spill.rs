@@ -19,12 +19,12 @@
 use std::sync::Arc;
 
 use super::block_table::{Entry, Marks};
-use super::callback::{Calls, Relocation, tell};
+use super::callback::{Calls, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
-use super::shelf::{Away, CopyStream, Full, Shelf, Shelved, Spilling};
+use super::shelf::{Away, CopyStream, Shelf, Shelved, Spilling};
 use super::{Movable, Pool};
-use crate::compact::BETWEEN;
+use crate::compact::{BETWEEN, Move};
 use crate::device::{Queueing, Timeline, lock};
 use crate::error::Result;
 use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
@@ -201,28 +201,16 @@ impl Drop for Awaited<'_> {
 impl Registry {
     /// Starts spilling to `shelf`, or ends it. Blocks that are on the host still come back.
     pub(crate) fn set_spill(self: &Arc<Self>, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
-        let Some(shelf) = shelf else {
-            let mut state = lock(&self.state);
-            let known = state.spilling.take();
-            state.spilling = known.as_ref().map(|it| it.with(Arc::new(Full)));
-            drop(state);
-            // Dropped without a lock: dropping the last memory of a host pool waits for copies.
-            drop(known);
-            return Ok(());
-        };
-        let (down, up) = (
-            CopyStream::new(&self.device)?,
-            CopyStream::new(&self.device)?,
-        );
+        let made = shelf.as_ref().map(|_| Spilling::new(&self.device));
+        let made = made.transpose()?;
         let mut state = lock(&self.state);
         let known = state.spilling.take();
-        state.spilling = Some(match &known {
-            Some(known) => known.with(shelf),
-            None => Arc::new(Spilling { shelf, down, up }),
-        });
+        let streams = known.as_deref().or(made.as_ref());
+        state.spilling = streams.map(|it| it.with(shelf));
+        let first = known.is_none() && state.spilling.is_some();
         drop(state);
-        let first = known.is_none();
-        drop(known);
+        // Dropped without a lock: dropping the last memory of a host pool waits for copies.
+        drop((known, made));
         if first {
             let registry = Arc::downgrade(self);
             let step = move |pressure: &Pressure| {
@@ -247,10 +235,13 @@ impl Registry {
             };
             (spilling, state.to_spill(&shared, needed))
         };
+        let Some(shelf) = &spilling.shelf else {
+            return Ok(false);
+        };
         // Without the lock: the driver may wait for host calls that ask for it. If the host is full, the blocks
         // before that one are spilled all the same.
         let rooms = chosen.into_iter().map_while(|(id, bytes)| {
-            let room = spilling.shelf.room(bytes).ok()?;
+            let room = shelf.room(bytes).ok()?;
             Some((id, bytes, room))
         });
         let freed = self.put_away(&spilling, rooms.collect())?;
@@ -396,7 +387,7 @@ impl State {
         up: &CopyStream,
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
-        let now = self.holds;
+        let (now, base) = (self.holds, self.table.base());
         let entry = self.table.entry(id)?;
         let fits = |away: &&Away| away.bytes <= block.bytes();
         let Some(away) = entry.away.as_ref().filter(fits) else {
@@ -404,7 +395,11 @@ impl State {
         };
         away.contents.take(block.addr(), away.bytes, &up.stream)?;
         up.add();
-        let (from, to, bytes) = (away.addr, block.addr(), block.capacity());
+        let way = Move {
+            src: away.addr - base,
+            dst: block.addr() - base,
+            bytes: block.capacity(),
+        };
         let timeline = &up.stream.core().timeline;
         if !seeded!("used-ahead-of-its-return") {
             entry.became_ready(timeline, timeline.open_tick());
@@ -415,20 +410,9 @@ impl State {
             entry.held_at = now;
         }
         block.lane().shared.set_movable(&block, true);
-        let on_move = entry.on_move.clone();
-        self.table.settle_at(id, block);
-        if let Some(callback) = on_move {
-            self.relocations += 1;
-            let number = self.relocations - 1;
-            let relocation = Relocation {
-                id,
-                from,
-                to,
-                bytes,
-                number,
-            };
-            calls.push((callback, relocation));
-        }
+        self.table.replace(id, block);
+        // No array is registered while a block is on the host.
+        self.moved(&[way], calls);
         Ok(None)
     }
 }
