@@ -6,10 +6,9 @@
 //! possible in the present layout. If none is, a short search runs under the lock, so that a step makes
 //! progress however busy the pool is.
 
-use super::make_room;
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::ranges::difference;
-use super::plan::{Batch, Goal, Move, Plan, Planner};
+use super::plan::{Batch, Move, Plan, Planner};
 use super::task::{Aim, KeptPlan, Owners, Task, extent, extents_of};
 use crate::pool::Core;
 use crate::seeded::seeded;
@@ -49,25 +48,12 @@ pub(crate) fn survey(
 }
 
 impl Survey {
-    /// Searches; needs no lock.
-    pub(crate) fn propose(self, aim: Aim<'_>) -> SpeculativePlan {
-        let bytes = match aim {
-            Aim::Goal(Goal::Hole(bytes)) => *bytes,
-            Aim::Room { bytes, .. } => bytes,
-            Aim::Goal(_) | Aim::Gather { .. } => 0,
-        };
-        let plan = match aim {
-            Aim::Goal(goal) => Layout::from_extents(self.extents)
-                .and_then(|layout| self.planner.plan(&layout, goal)),
-            Aim::Room { bytes, most_ns } => {
-                make_room::plan(&self.planner, self.extents, bytes, most_ns)
-            }
-            Aim::Gather { .. } => None,
-        };
+    /// Searches for a hole of `bytes`; needs no lock.
+    pub(crate) fn propose(self, aim: Aim<'_>, bytes: u64) -> SpeculativePlan {
         SpeculativePlan {
             changes: self.changes,
             bytes,
-            plan,
+            plan: aim.plan_for(&self.planner, self.extents),
         }
     }
 }

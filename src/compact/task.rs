@@ -35,29 +35,36 @@ pub(crate) enum Aim<'a> {
 }
 
 impl Aim<'_> {
-    /// Whether a plan for it needs a search.
-    pub(crate) fn searches(self) -> bool {
-        matches!(self, Self::Goal(Goal::Hole(_)) | Self::Room { .. })
+    /// The bytes of the hole that a plan for it is searched for; `None` if it needs no search.
+    pub(crate) fn searched(self) -> Option<u64> {
+        match self {
+            Self::Goal(Goal::Hole(bytes)) => Some(*bytes),
+            Self::Room { bytes, .. } => Some(bytes),
+            Self::Goal(_) | Self::Gather { .. } => None,
+        }
     }
 
     pub(super) fn plan(self, planner: &Planner, core: &Core, owners: &dyn Owners) -> Option<Plan> {
+        let extents: Vec<Extent> = extents_of(core, owners).collect();
+        let Self::Gather { bytes, most_ns } = self else {
+            return self.plan_for(planner, extents);
+        };
+        let handles = Handles {
+            granule: core.arena.granule(),
+            room: core.room(),
+            whole: &|from, to| core.whole_frames(from, to),
+            gap: &|end| core.gap_behind(end),
+        };
+        gather::plan(&planner.model(), &extents, &handles, bytes)
+            .filter(|plan| plan.predicted_ns <= most_ns)
+    }
+
+    /// A plan by the extents alone, which do not say what there is to gather.
+    pub(super) fn plan_for(self, planner: &Planner, extents: Vec<Extent>) -> Option<Plan> {
         match self {
-            Self::Goal(goal) => planner.plan(&layout_with(core, owners, &HashSet::new()), goal),
-            Self::Room { bytes, most_ns } => {
-                let extents = extents_of(core, owners).collect();
-                make_room::plan(planner, extents, bytes, most_ns)
-            }
-            Self::Gather { bytes, most_ns } => {
-                let extents: Vec<Extent> = extents_of(core, owners).collect();
-                let handles = Handles {
-                    granule: core.arena.granule(),
-                    room: core.room(),
-                    whole: &|from, to| core.whole_frames(from, to),
-                    gap: &|end| core.gap_behind(end),
-                };
-                gather::plan(&planner.model(), &extents, &handles, bytes)
-                    .filter(|plan| plan.predicted_ns <= most_ns)
-            }
+            Self::Goal(goal) => planner.plan(&Layout::from_extents(extents)?, goal),
+            Self::Room { bytes, most_ns } => make_room::plan(planner, extents, bytes, most_ns),
+            Self::Gather { .. } => None,
         }
     }
 }

@@ -26,12 +26,12 @@ impl Registry {
 
     /// Searches for a plan without a lock, if the aim needs a search.
     pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<SpeculativePlan>> {
-        if !aim.searches() {
+        let Some(bytes) = aim.searched() else {
             return Ok(None);
-        }
+        };
         let shared = self.shared()?;
         let survey = lock(&self.state).survey(&shared, aim, budget);
-        Ok(survey.map(|survey| survey.propose(aim)))
+        Ok(survey.map(|survey| survey.propose(aim, bytes)))
     }
 
     /// Executes what still applies of a plan, or plans again.
