@@ -71,7 +71,6 @@ impl Budget {
         Self {
             bytes: bytes(micros * 1e3 - model.launch_ns),
             launch_bytes: bytes(model.launch_ns),
-            ..Self::default()
         }
     }
 }

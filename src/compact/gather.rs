@@ -12,7 +12,6 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::plan::layout::{Extent, Kind};
 use super::plan::rows::{slide_down, stretches};
-use super::plan::split_slides;
 use super::plan::{Batch, CostModel, Move, Plan};
 
 /// What the plan has to know of the pool in addition to its extents.
@@ -116,10 +115,7 @@ pub(super) fn plan(
     }
     let slid = |stretch: &Stretch| slide_down(&stretch.extents[stretch.cut..]);
     let moves: Vec<Move> = stretches.iter().flat_map(slid).collect();
-    (!moves.is_empty()).then(|| Plan {
-        largest_hole: stretches.iter().map(|s| s.free).max().unwrap_or(0),
-        ..slid_down(moves, model)
-    })
+    (!moves.is_empty()).then(|| slid_down(moves, model))
 }
 
 /// A plan that slides `moves` downwards; `moves` ascend.
@@ -128,7 +124,7 @@ pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
         upward: false,
         moves,
     };
-    Plan::of(split_slides(vec![slide]), model)
+    Plan::of(vec![slide], model)
 }
 
 #[cfg(test)]

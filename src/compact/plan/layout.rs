@@ -42,17 +42,10 @@ pub struct Layout {
     extents: BTreeMap<u64, (u64, Kind)>,
     holes: BTreeSet<(u64, u64)>,
     free: u64,
-    live: u64,
     movable: usize,
 }
 
 impl Layout {
-    /// A layout with nothing mapped.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// A layout of `extents`, in any order; `None` if two overlap, or if one is empty or exceeds
     /// the address space.
     #[must_use]
@@ -85,21 +78,14 @@ impl Layout {
     /// Builds the indexes from sorted extents at once: 1/10 of the time of inserting them one by
     /// one.
     fn from_joined(extents: &[Extent]) -> Self {
-        let of = |hole: bool| {
-            let wanted = extents
-                .iter()
-                .filter(move |e| (e.kind == Kind::Hole) == hole);
-            wanted.map(|e| e.bytes).sum()
-        };
-        let holes = extents.iter().filter(|e| e.kind == Kind::Hole);
+        let holes = || extents.iter().filter(|e| e.kind == Kind::Hole);
         Self {
             extents: extents
                 .iter()
                 .map(|e| (e.addr, (e.bytes, e.kind)))
                 .collect(),
-            holes: holes.map(|e| (e.bytes, e.addr)).collect(),
-            free: of(true),
-            live: of(false),
+            holes: holes().map(|e| (e.bytes, e.addr)).collect(),
+            free: holes().map(|e| e.bytes).sum(),
             movable: extents.iter().filter(|e| e.kind == Kind::Movable).count(),
         }
     }
@@ -108,12 +94,6 @@ impl Layout {
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.free
-    }
-
-    /// Bytes in live blocks.
-    #[must_use]
-    pub fn live_bytes(&self) -> u64 {
-        self.live
     }
 
     /// Live blocks that may move.
@@ -158,27 +138,6 @@ impl Layout {
     #[must_use]
     pub fn get(&self, addr: u64) -> Option<Extent> {
         self.extents.get_key_value(&addr).map(as_extent)
-    }
-
-    /// Adds a hole: mapped memory that is not allocated. It joins adjacent holes. Returns false,
-    /// and changes nothing, if it overlaps an extent or is empty.
-    pub fn map(&mut self, addr: u64, bytes: u64) -> bool {
-        let Some(end) = addr.checked_add(bytes).filter(|_| bytes > 0) else {
-            return false;
-        };
-        let clear = self
-            .extents
-            .range(..end)
-            .next_back()
-            .is_none_or(|(&a, &(b, _))| a + b <= addr);
-        if clear {
-            self.put(Extent {
-                addr,
-                bytes,
-                kind: Kind::Hole,
-            });
-        }
-        clear
     }
 
     /// Places a live block in the hole around it. Returns false, and changes nothing, if no single
@@ -230,27 +189,11 @@ impl Layout {
         }
     }
 
-    /// Sets whether the live block at `addr` may move. Returns false if there is no such block.
-    pub fn set_movable(&mut self, addr: u64, movable: bool) -> bool {
-        let Some(extent) = self.get(addr).filter(|e| e.kind != Kind::Hole) else {
-            return false;
-        };
-        self.take(addr);
-        self.put(Extent {
-            kind: if movable { Kind::Movable } else { Kind::Fixed },
-            ..extent
-        });
-        true
-    }
-
     fn take(&mut self, addr: u64) {
         if let Some((bytes, kind)) = self.extents.remove(&addr) {
-            match kind {
-                Kind::Hole => {
-                    self.holes.remove(&(bytes, addr));
-                    self.free -= bytes;
-                }
-                Kind::Movable | Kind::Fixed => self.live -= bytes,
+            if kind == Kind::Hole {
+                self.holes.remove(&(bytes, addr));
+                self.free -= bytes;
             }
             self.movable -= usize::from(kind == Kind::Movable);
         }
@@ -274,8 +217,6 @@ impl Layout {
             }
             self.holes.insert((extent.bytes, extent.addr));
             self.free += extent.bytes;
-        } else {
-            self.live += extent.bytes;
         }
         self.movable += usize::from(extent.kind == Kind::Movable);
         self.extents

@@ -26,7 +26,6 @@
 //! Among plans of similar cost, the planner prefers the layout in which the recently requested
 //! sizes cost least, with the fewest holes; see [`Planner::note_request`].
 
-mod after;
 pub(super) mod batch;
 mod cycle;
 mod future_cost;
@@ -44,14 +43,13 @@ pub(super) mod ways;
 
 use std::collections::VecDeque;
 
-use after::largest_hole_after;
 pub(super) use batch::VOID;
 pub use batch::{Batch, CostModel, Move};
 use layout::{Extent, Layout};
 use order::in_order;
 use rows::{row, slide_down};
 use search::Search;
-pub(super) use split_slides::split_slides;
+use split_slides::split_slides;
 use stretches::Stretches;
 
 /// Number of past requests whose sizes influence the choice among plans.
@@ -80,7 +78,7 @@ pub enum Goal {
     Full,
 }
 
-/// Moves that reach a goal, and the layout that they result in.
+/// Moves that reach a goal.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     /// What to execute, in this order.
@@ -89,8 +87,6 @@ pub struct Plan {
     pub bytes: u64,
     /// Number of block moves.
     pub moves: usize,
-    /// Bytes of the largest hole afterwards.
-    pub largest_hole: u64,
     /// The hole asked for by [`Goal::Hole`]; the bytes emptied by [`Goal::EmptyHandles`] are in
     /// [`Plan::emptied`].
     pub hole: Option<u64>,
@@ -103,8 +99,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of `batches`; the fields about the resulting layout stay at their defaults.
+    /// A plan of `batches`, whose slides are split; what it reaches is left out.
     pub(super) fn of(batches: Vec<Batch>, model: &CostModel) -> Self {
+        let batches = split_slides(batches);
         Self {
             bytes: batches.iter().map(Batch::bytes).sum(),
             moves: batches.iter().map(|batch| batch.moves().len()).sum(),
@@ -214,7 +211,6 @@ impl Planner {
         if let Some(hole) = layout.holes_of(bytes).next() {
             return Some(Plan {
                 hole: Some(hole.addr),
-                largest_hole: layout.largest_hole(),
                 ..Plan::default()
             });
         }
@@ -233,31 +229,22 @@ impl Planner {
             Some(found) => (found.batches, found.hole),
             None => slide_one_row(layout, bytes)?,
         };
-        let plan = self.finish(layout, batches);
         Some(Plan {
             hole: Some(hole),
-            ..plan
+            ..Plan::of(batches, &self.model)
         })
     }
 
     fn plan_full(&self, layout: &Layout) -> Option<Plan> {
         let extents: Vec<Extent> = layout.extents().collect();
         let moves = rows::stretches(&extents).flat_map(slide_down).collect();
-        Some(self.finish(layout, in_order(moves, &[])?))
+        Some(Plan::of(in_order(moves, &[])?, &self.model))
     }
 
     fn plan_emptying(&self, layout: &Layout, handles: &[(u64, u64)], bytes: u64) -> Option<Plan> {
         let (moves, emptied) = handles::empty(layout, handles, bytes);
-        let plan = self.finish(layout, in_order(moves, &[])?);
+        let plan = Plan::of(in_order(moves, &[])?, &self.model);
         Some(Plan { emptied, ..plan })
-    }
-
-    fn finish(&self, layout: &Layout, batches: Vec<Batch>) -> Plan {
-        let batches = split_slides(batches);
-        Plan {
-            largest_hole: largest_hole_after(layout, &batches),
-            ..Plan::of(batches, &self.model)
-        }
     }
 }
 

@@ -17,7 +17,7 @@ const LAUNCH_PASSES: u64 = 70 << 20;
 const SLIDE_PART: u64 = 20;
 
 /// Returns `batches` with their slides split, to be executed in this order.
-pub(in crate::compact) fn split_slides(batches: Vec<Batch>) -> Vec<Batch> {
+pub(super) fn split_slides(batches: Vec<Batch>) -> Vec<Batch> {
     let each = batches.into_iter().map(|batch| match batch {
         Batch::Slide { upward, moves } => split_slide(upward, moves),
         other @ (Batch::Disjoint(_) | Batch::Circle { .. }) => vec![other],
