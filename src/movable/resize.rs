@@ -99,6 +99,8 @@ impl Registry {
         let block = lane.alloc(bytes, false)?;
         // Launches of a graph may write to all of its memory.
         refuse!(block.is_private() => "stream", "its capture began meanwhile: resize after it");
+        // Until the old block is freed behind the copy, which a graph would make only when it is launched.
+        let _outside = stream.core().outside_capture()?;
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let old = self.copy_into(id, stream, block, calls);
@@ -274,8 +276,6 @@ impl State {
     /// Holds the block for a copy on `stream`; `None` if it is on the host.
     fn begin_copy(&mut self, id: MovableId, stream: &Stream) -> Result<Option<Copying>> {
         self.check_pointers()?;
-        // A callback may have begun to capture it.
-        stream.core().refuse_under_capture()?;
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
             return Err(held());

@@ -495,6 +495,33 @@ fn a_block_is_not_copied_into_a_capture_that_a_callback_begins() {
 }
 
 #[test]
+fn a_block_is_copied_into_a_larger_one_ahead_of_a_capture_that_another_thread_begins() {
+    // As the copy's stream is made to wait for another, and right before the copy.
+    for call in ["event_record", "before_copy_within"] {
+        let ground = Ground::new(PoolConfig::default());
+        let alloc = || ground.pool.alloc_movable::<u64>(&ground.stream, 1000);
+        let (mut block, _behind) = (alloc().unwrap(), alloc().unwrap());
+        let [user, stream] = [(); 2].map(|()| ground.device.stream().unwrap());
+        block.upload(&ground.stream, &contents(1, 1000)).unwrap();
+        drop(block.hold(&user).unwrap());
+        let (tell, told) = mpsc::channel();
+        let on = stream.clone();
+        ground.watched.after(call, move || {
+            let capture = std::thread::spawn(move || tell.send(on.begin_capture().unwrap()));
+            std::thread::sleep(Duration::from_millis(50));
+            drop(capture);
+        });
+        block.resize(&stream, 5000).unwrap();
+        assert!(ground.watched.was_hooked(), "no {call}");
+        let graph = told.recv_timeout(PATIENCE).unwrap().end().unwrap();
+        let found = block.download(&ground.stream).unwrap();
+        assert!(found[..1000] == contents(1, 1000), "{call}");
+        drop(graph);
+        ground.pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
 fn a_block_is_not_copied_into_a_larger_one_while_an_array_of_pointers_is_held() {
     let (ground, mut list, target, _array) = pointing();
     let memory = Memory::new(&ground.device, 8);
