@@ -36,21 +36,15 @@ impl Registry {
             && let Err(error) = ready.wait_on(&stream.core().timeline)
         {
             // No captured work has the address.
-            self.let_go_of(id, stream, &[]);
+            self.let_go(id, stream, &[]);
             return Err(error);
         }
         Ok(held)
     }
 
-    /// Ends a hold of the block for `stream`.
-    pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
-        let own = stream.recorder().map(|it| Arc::clone(it.record()));
-        self.let_go_of(id, stream, own.as_slice());
-    }
-
-    /// The same as [`Registry::let_go`], for a hold whose work these captures recorded. Their
-    /// graphs may be gone.
-    pub(super) fn let_go_of(
+    /// Ends a hold of the block for `stream`, whose work these captures recorded beside those that the block's log has.
+    /// Their graphs may be gone.
+    pub(super) fn let_go(
         self: &Arc<Self>,
         id: MovableId,
         stream: &Stream,
@@ -170,6 +164,6 @@ struct GraphHold {
 
 impl Kept for GraphHold {
     fn release(self: Box<Self>, gate: &Stream) {
-        self.registry.let_go(self.id, gate);
+        self.registry.let_go(self.id, gate, &[]);
     }
 }

@@ -59,7 +59,7 @@ mod words;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{self, ManuallyDrop};
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
@@ -78,7 +78,9 @@ pub(crate) use shelf::{Shelf, Shelved};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Queueing, Stream, beside, is_running, wait_before};
+use crate::device::{
+    AccessLog, Addr, Place, Queueing, Stream, Use, beside, is_running, wait_before,
+};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -177,26 +179,18 @@ impl<T: Pod> Movable<T> {
     fn held<'a>(&'a self, stream: &'a Stream, writes: bool) -> Result<Resident<'a, T>> {
         let captures = stream.core().timeline.captures();
         let (addr, _) = self.registry.hold(self.id, stream)?;
-        // From here on the guard's drop releases the hold.
-        let mut guard = Resident {
+        let held = wait_before(stream.core(), self.used(stream, writes));
+        // After an error no work has the address, captured or not.
+        let let_go = |_: &Error| self.registry.let_go(self.id, stream, &[]);
+        Ok(Resident {
             movable: self,
             stream,
             addr,
             writes,
             done: false,
             captures,
-            held: None,
-        };
-        match wait_before(stream.core(), guard.used()) {
-            Ok(held) => guard.held = Some(held),
-            Err(error) => {
-                // No work has the address, captured or not.
-                mem::forget(guard);
-                self.registry.let_go_of(self.id, stream, &[]);
-                return Err(error);
-            }
-        }
-        Ok(guard)
+            _held: held.inspect_err(let_go)?,
+        })
     }
 
     /// Sets the `callback` that is called whenever the block has moved. It replaces the one before.
@@ -265,6 +259,23 @@ impl<T: Pod> Movable<T> {
         let copied = held.view().download(stream);
         held.done = copied.is_ok();
         copied
+    }
+}
+
+impl<T> Movable<T> {
+    fn place<'a>(&'a self, stream: &'a Stream) -> Place<'a> {
+        Place {
+            log: &self.log,
+            home: stream.core(),
+            from: 0,
+            awake: Some(&self.registry.awake),
+        }
+    }
+
+    /// The use by the caller's own work under a guard.
+    fn used<'a>(&'a self, stream: &'a Stream, writes: bool) -> Use<'a> {
+        let bytes = (self.len * size_of::<T>()) as u64;
+        self.place(stream).used(bytes, writes)
     }
 }
 

@@ -8,7 +8,7 @@ use bytemuck::Pod;
 
 use super::registry::Registry;
 use super::{Movable, MovableId};
-use crate::device::{Addr, Held, Place, Stream, Use, note_behind};
+use crate::device::{Addr, Held, Stream, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
 
@@ -49,7 +49,7 @@ pub struct Resident<'a, T> {
     /// although no capture is under way when it goes.
     pub(super) captures: u64,
     /// Dropped after the use is noted.
-    pub(super) held: Option<Held>,
+    pub(super) _held: Held,
 }
 
 impl<T: Pod> Resident<'_, T> {
@@ -62,31 +62,19 @@ impl<T: Pod> Resident<'_, T> {
     /// The elements, for queued work that reads them.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr, self.movable.len, self.place())
-    }
-}
-
-impl<T> Resident<'_, T> {
-    fn place(&self) -> Place<'_> {
-        Place {
-            log: &self.movable.log,
-            home: self.stream.core(),
-            from: 0,
-            awake: Some(&self.movable.registry.awake),
-        }
-    }
-
-    /// The use by the caller's own work under the guard.
-    pub(super) fn used(&self) -> Use<'_> {
-        let bytes = (self.movable.len * size_of::<T>()) as u64;
-        self.place().used(bytes, self.writes)
+        View::new(self.addr, self.movable.len, self.movable.place(self.stream))
     }
 }
 
 impl<T> Drop for Resident<'_, T> {
     fn drop(&mut self) {
-        note_behind(self.stream.core(), self.used(), self.done, self.captures);
-        self.movable.registry.let_go(self.movable.id, self.stream);
+        let Self {
+            movable, stream, ..
+        } = self;
+        let used = movable.used(stream, self.writes);
+        note_behind(stream.core(), used, self.done, self.captures);
+        // The log has the captures.
+        movable.registry.let_go(movable.id, stream, &[]);
     }
 }
 
@@ -104,7 +92,10 @@ impl<T: Pod> ResidentMut<'_, T> {
     /// The elements, for queued work that writes them.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.0.addr, self.0.movable.len, self.0.place())
+        let Resident {
+            movable, stream, ..
+        } = self.0;
+        ViewMut::new(self.0.addr, movable.len, movable.place(stream))
     }
 }
 
@@ -185,7 +176,7 @@ impl<'a> ResidentId<'a> {
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
         let graphs = (self.stream.core().timeline).graphs_since(self.captures);
-        self.registry.let_go_of(self.id, self.stream, &graphs);
+        self.registry.let_go(self.id, self.stream, &graphs);
     }
 }
 

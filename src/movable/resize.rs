@@ -185,7 +185,7 @@ impl Registry {
                 return state.end_copy(id, stream, &begun, block, calls);
             }
             drop(state);
-            self.let_go(id, stream);
+            self.let_go(id, stream, &[]);
             outcome?;
         }
         let why = "an array of pointers in the block changes all the time: move less meanwhile";
