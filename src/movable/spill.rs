@@ -111,9 +111,17 @@ impl State {
         self.awaited > 0 || self.words.is_some() || !self.arrays.is_empty()
     }
 
-    /// The blocks to spill for a request of `needed` bytes, and the bytes of each.
+    /// The blocks to spill for a request of `needed` bytes, and the bytes of each; none if that is more than the pool
+    /// may hold.
     fn to_spill(&self, shared: &Shared, needed: u64) -> Vec<(MovableId, u64)> {
-        let extents: Vec<(u64, u64, bool)> = shared.core.lock().mapped_extents().collect();
+        let core = shared.core.lock();
+        let extents: Vec<(u64, u64, bool)> = core.mapped_extents().collect();
+        let room = core.room();
+        drop(core);
+        let most = extents.iter().map(|extent| extent.1).sum::<u64>();
+        if most.saturating_add(room) < needed {
+            return Vec::new();
+        }
         let stretch = |(at, bytes, taken): (u64, u64, bool)| Stretch {
             at,
             bytes,

@@ -114,6 +114,19 @@ fn what_is_held_stays_and_a_request_that_needs_it_fails(device: &Device) {
     whole(&pool);
 }
 
+fn a_request_of_more_than_the_pool_may_hold_spills_nothing(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 4 * MIB);
+    let error = pool.alloc(&stream, 9 * MIB as u64).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    assert_eq!(pool.stats().spilled.allocated, 0);
+    assert!(is_all(&block, &stream, 7));
+    drop(pool.alloc(&stream, 8 * MIB as u64).unwrap());
+    assert_eq!(pool.stats().spilled.current, 4 * MIB as u64);
+    whole(&pool);
+}
+
 fn the_block_that_was_not_held_for_longest_goes_first(device: &Device) {
     let (pool, _host) = spilling(device, 8);
     let stream = device.stream().unwrap();
@@ -427,6 +440,7 @@ on_every_device! {
     twice_the_memory_is_used_in_turns_and_every_byte_is_right,
     what_is_spilled_comes_back_when_it_is_held_and_figures_say_so,
     what_is_held_stays_and_a_request_that_needs_it_fails,
+    a_request_of_more_than_the_pool_may_hold_spills_nothing,
     the_block_that_was_not_held_for_longest_goes_first,
     a_block_is_brought_back_ahead_of_its_hold,
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
