@@ -175,11 +175,7 @@ pub fn plan(data: &[u8]) {
             continue;
         };
         let after = made(&layout, &plan);
-        let live = |of: &Layout| -> u64 {
-            let blocks = of.extents().filter(|e| e.kind != Kind::Hole);
-            blocks.map(|e| e.bytes).sum()
-        };
-        assert_eq!(live(&after), live(&layout));
+        assert_eq!(after.live_bytes(), layout.live_bytes());
         let fixed = |of: &Layout| -> Vec<Extent> {
             of.extents().filter(|e| e.kind == Kind::Fixed).collect()
         };

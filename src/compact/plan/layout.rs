@@ -96,6 +96,13 @@ impl Layout {
         self.free
     }
 
+    /// Bytes in live blocks: a walk over all extents.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        let blocks = self.extents().filter(|e| e.kind != Kind::Hole);
+        blocks.map(|e| e.bytes).sum()
+    }
+
     /// Live blocks that may move.
     #[must_use]
     pub fn movable_blocks(&self) -> usize {
