@@ -135,8 +135,9 @@ impl Stream {
     /// capture; this stream must wait for it again before the end. The capture need not wait for work queued
     /// before: the launches do. Waiting for the stream on the host, uploads and downloads return errors until
     /// the capture ends; it begins after those that other threads are making, after the allocation of a
-    /// buffer that one is for, and after copies of blocks that are resized. Calls of this crate that other threads make for the stream meanwhile are recorded
-    /// one at a time; for an application's own, see [`Stream::raw`].
+    /// buffer that one is for, and after copies of movable blocks that are resized. Calls of this crate that other
+    /// threads make for the stream meanwhile are recorded one at a time; for an application's own, see
+    /// [`Stream::raw`].
     ///
     /// Calls for other streams, from this thread or others, are not restricted.
     ///
