@@ -68,6 +68,8 @@ fn application(cargo: &OsString) -> &'static Path {
             .args(["build", "--offline", "--target-dir"])
             .arg(&target)
             .current_dir(&package)
+            // No conversion is run.
+            .env("CXXFLAGS", "-O0")
             .env("WARPOOL_CUDA", "off"));
         target.join("debug/downstream")
     })
