@@ -437,6 +437,20 @@ fn a_first_call_that_waits_for_a_rank_in_vain_is_an_error_within_the_time_given(
 }
 
 #[test]
+fn a_communicator_whose_end_is_late_is_aborted_and_not_destroyed_as_well() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), Duration::from_millis(100)).unwrap();
+    it.hold(true);
+    on_ranks(ends, drop);
+    assert_eq!(it.count("ncclCommAbort"), 2);
+    it.hold(false);
+    it.wait_for("ncclCommFinalize", 2);
+    // Time to do more, which would be to destroy what is gone.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(it.count("ncclCommDestroy"), 0);
+}
+
+#[test]
 fn a_check_does_not_wait_for_a_call_that_waits_for_other_ranks() {
     let Some(it) = StandIn::get() else { return };
     let ends = Comm::nccl_all(&hosts(2), PATIENCE).unwrap();

@@ -122,7 +122,7 @@ int ncclCommGetAsyncError(void *comm, int *error) {
 
 int ncclCommCuDevice(void *comm, int *device) { (void)comm; *device = 0; return 0; }
 int ncclCommCount(void *comm, int *ranks) { *ranks = ((Comm *)comm)->size; return 0; }
-int ncclCommFinalize(void *comm) { held(); return called("ncclCommFinalize", which(comm)); }
+int ncclCommFinalize(void *comm) { const char *rest = which(comm); held(); return called("ncclCommFinalize", rest); }
 int ncclCommDestroy(void *comm) { return end("ncclCommDestroy", comm); }
 int ncclCommAbort(void *comm) { return end("ncclCommAbort", comm); }
 int ncclGroupStart(void) { depth++; return called("ncclGroupStart", ""); }

@@ -285,23 +285,27 @@ impl Nccl {
     /// time.
     fn finish(&self, state: &mut State) -> Result<bool> {
         let (library, comm) = (self.nccl, state.comm);
-        let end = move || -> Result<Result<()>> {
+        let finalize = move || {
             let comm = comm;
             // SAFETY: the communicator is only used again to destroy it.
             let code = unsafe { (library.ncclCommFinalize)(comm.0) };
-            library.ok("ncclCommFinalize", code)?;
-            // SAFETY: the same as above.
-            let code = unsafe { (library.ncclCommDestroy)(comm.0) };
-            // The handle is invalid from here on, even after an error.
-            Ok(library.ok("ncclCommDestroy", code))
+            library.ok("ncclCommFinalize", code)
         };
-        match self.in_time(end, drop)? {
-            Some(Ok(destroyed)) => {
-                state.take();
-                destroyed.map(|()| true)
-            }
-            _ => Ok(false),
+        // After a call that is late the caller aborts, so the thread of that call may not destroy.
+        if !matches!(self.in_time(finalize, drop)?, Some(Ok(()))) {
+            return Ok(false);
         }
+        // The handle is invalid from here on, even after an error.
+        let comm = state.take();
+        let destroy = move || {
+            let comm = comm;
+            // SAFETY: the communicator is not used again.
+            let code = unsafe { (library.ncclCommDestroy)(comm.0) };
+            library.ok("ncclCommDestroy", code)
+        };
+        let destroyed = self.in_time(destroy, drop)?;
+        destroyed.unwrap_or_else(|| Err(self.late("ncclCommDestroy")))?;
+        Ok(true)
     }
 }
 
