@@ -1,7 +1,6 @@
 //! NCCL's calls and errors, through a stand-in that notes them; NCCL itself where there are several GPUs.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,9 +111,10 @@ fn open() -> Option<usize> {
         println!("skipped: NCCL itself is used where there is a GPU");
         return None;
     }
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("stand_in_{}.so", std::process::id()));
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/collective/stand_in.c");
+    // Not in folders of the build, which a machine that only runs the tests may lack.
+    let folder = tempfile::tempdir().unwrap();
+    let [file, source] = ["stand_in.so", "stand_in.c"].map(|name| folder.path().join(name));
+    std::fs::write(&source, include_str!("stand_in.c")).unwrap();
     let made = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .args([&file, &source])
@@ -131,7 +131,6 @@ fn open() -> Option<usize> {
     let path = CString::new(file.to_str().unwrap()).unwrap();
     // SAFETY: it is open already.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-    std::fs::remove_file(file).unwrap();
     Some(handle as usize)
 }
 
