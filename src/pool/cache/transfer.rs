@@ -120,10 +120,12 @@ impl Lane {
         !core.is_over_soft_limit() && self.make_batch(bytes, LEAST, core)
     }
 
-    /// Whether work that the lane's stream is given from now on runs behind all uses of the batch.
-    fn is_behind(&self, batch: &Batch) -> bool {
+    /// Whether work that the lane's stream is given from now on runs behind all uses of the batch. A wait for what is
+    /// done is not queued, so after one that counts too, even if the pool is set not to use it.
+    fn is_behind(&self, batch: &Batch, waited: bool) -> bool {
         let theirs = &batch.timeline;
-        let is_done = self.shared.transfer.opportunistic && batch.tick <= theirs.done();
+        let uses_done = waited || self.shared.transfer.opportunistic;
+        let is_done = uses_done && batch.tick <= theirs.done();
         is_done || batch.tick <= self.timeline.waited(theirs.uid)
     }
 
@@ -139,7 +141,7 @@ impl Lane {
         let mut asked = None;
         let fits = |batch: &Batch| {
             let is_new = batch.bytes == bytes && asked.replace(batch.stream) != Some(batch.stream);
-            is_new && self.is_behind(batch)
+            is_new && self.is_behind(batch, waited)
         };
         let at = state.batches.iter().position(fits)?;
         let mut batch = state.batches.remove(at);

@@ -103,6 +103,25 @@ fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
 }
 
 #[test]
+fn where_only_waits_count_a_batch_that_is_done_serves_a_request_and_no_cache_is_emptied() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let world = world(config.reuse(false, true));
+    let granule = world.pool.device().info().granule;
+    world.freed(world.made(BYTES, granule / BYTES));
+    let batches = world.batches().len();
+    assert!(batches > 1);
+    world.streams[1].synchronize().unwrap();
+    let before = world.pool.stats().steps;
+    world.pool.set_limit(Some(granule));
+    let blocks = world.made(BYTES, CACHED);
+    let steps = world.pool.stats().steps;
+    assert_eq!((steps.waits, steps.drain), (before.waits, before.drain));
+    assert_eq!(world.batches().len(), batches - 1);
+    drop(blocks);
+    world.pool.check_invariants().unwrap();
+}
+
+#[test]
 fn a_batch_that_a_stream_runs_behind_is_found_among_older_ones_that_it_does_not() {
     let world = world(PoolConfig::default());
     let third = world.pool.device().stream().unwrap();
