@@ -18,6 +18,17 @@ fn world(config: PoolConfig) -> World {
     World::new(config.cache_bytes(CACHED * BYTES))
 }
 
+/// A pool at its limit, whose memory the second stream freed and is done with.
+fn full_of_done_batches(config: PoolConfig) -> World {
+    let world = world(config.handles(HandleSize::Granule));
+    let granule = world.pool.device().info().granule;
+    world.freed(world.made(BYTES, granule / BYTES));
+    assert!(world.batches().len() > 1);
+    world.streams[1].synchronize().unwrap();
+    world.pool.set_limit(Some(granule));
+    world
+}
+
 impl World {
     fn made(&self, bytes: u64, count: u64) -> Vec<Block> {
         let one = |_| self.pool.alloc(&self.streams[0], bytes).unwrap();
@@ -70,15 +81,9 @@ fn blocks_that_a_consumers_cache_has_no_room_for_leave_it_together() {
 
 #[test]
 fn batches_that_are_done_are_taken_where_waits_are_switched_off() {
-    let config = PoolConfig::default().handles(HandleSize::Granule);
-    let world = world(config.reuse(true, false));
-    let granule = world.pool.device().info().granule;
-    world.freed(world.made(BYTES, granule / BYTES));
+    let world = full_of_done_batches(PoolConfig::default().reuse(true, false));
     let batches = world.batches().len() as u64;
-    assert!(batches > 1);
-    world.streams[1].synchronize().unwrap();
     let before = world.pool.stats().steps;
-    world.pool.set_limit(Some(granule));
     let blocks = world.made(BYTES, batches * CACHED);
     let steps = world.pool.stats().steps;
     assert_eq!((steps.waits, steps.drain), (before.waits, before.drain));
@@ -104,15 +109,9 @@ fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
 
 #[test]
 fn where_only_waits_count_a_batch_that_is_done_serves_a_request_and_no_cache_is_emptied() {
-    let config = PoolConfig::default().handles(HandleSize::Granule);
-    let world = world(config.reuse(false, true));
-    let granule = world.pool.device().info().granule;
-    world.freed(world.made(BYTES, granule / BYTES));
+    let world = full_of_done_batches(PoolConfig::default().reuse(false, true));
     let batches = world.batches().len();
-    assert!(batches > 1);
-    world.streams[1].synchronize().unwrap();
     let before = world.pool.stats().steps;
-    world.pool.set_limit(Some(granule));
     let blocks = world.made(BYTES, CACHED);
     let steps = world.pool.stats().steps;
     assert_eq!((steps.waits, steps.drain), (before.waits, before.drain));
