@@ -13,16 +13,18 @@ reserved. From the second loss on: of handles made or mapped; of the part of the
 threads that ask for memory spend in the driver; and of the nanoseconds of a pair of calls beside that,
 the plug's own and, if `empty` ran, an empty pair's in the same program; and the same of other pools.
 Several pools are compared by naming them: --plugs new=a.so,old=b.so. --limits 1000,2000 gives each allocator no more
-than so many MiB, one after another. `pooled` prints, per program and peer, in
+than so many MiB, one after another; --left 1.1,1.05 has a device on which no more is free than this many times what the
+program's blocks have at their peak, and what it takes besides. `pooled` prints, per program and peer, in
 how many rounds of all files both ran, and the median, the tenth and the ninetieth percentile of the pool's speed
 over the peer's: rounds of all hosts and of all versions of the pool that were recorded. `limited` prints what each
-allocator did under --limits: seconds, or where it ran out of memory.
+allocator did under --limits or --left: seconds, or where it ran out of memory.
 """
 
 import argparse
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import traceback
@@ -64,6 +66,18 @@ def one(program, allocator, plugs):
     return json.loads(lines[-1]) | dict(allocator=allocator)
 
 
+def settings(asked, program, plugs):
+    """What the program is run under: what its name says of it, and variables."""
+    if not asked.left:
+        for mib in map(int, asked.limits.split(",")):
+            yield f" in {mib} MiB" if mib else "", dict(MEMORY_LIMIT=mib << 20)
+        return
+    needs = one(program, "warpool", plugs)
+    for part in asked.left.split(","):
+        left = int(needs["beside_bytes"] + float(part) * needs["live_bytes"])
+        yield f" with {part} left", dict(MEMORY_LEFT=left)
+
+
 def run(asked):
     import torch  # noqa: F401 (not in each run: it takes seconds)
 
@@ -73,10 +87,11 @@ def run(asked):
     for program in asked.programs.split(","):
         # What is read from disk for the first time would count against the first allocator.
         one(program, allocators[-1], plugs)
-    limits = [int(mib) for mib in asked.limits.split(",")]
-    for number, program, mib in itertools.product(range(asked.rounds), asked.programs.split(","), limits):
-        os.environ["MEMORY_LIMIT"] = str(mib << 20)
-        name = f"{program} in {mib} MiB" if mib else program
+    under = [(p, *it) for p in asked.programs.split(",") for it in settings(asked, p, plugs)]
+    for number, (program, said, variables) in itertools.product(range(asked.rounds), under):
+        for variable in ("MEMORY_LIMIT", "MEMORY_LEFT"):
+            os.environ[variable] = str(variables.get(variable, 0))
+        name = program + said
         turn = number % len(allocators)
         for allocator in allocators[turn:] + allocators[:turn]:
             if (name, allocator, number) not in there:
@@ -204,15 +219,18 @@ def limited(asked):
     for row in itertools.chain(*map(rows, asked.runs)):
         by_name.setdefault(row["program"], {})[row["allocator"]] = row
     for name, its in by_name.items():
-        program, mib = name.removesuffix(" MiB").split(" in ")
+        if not (found := re.fullmatch(r"(.*) (?:in (\d+) MiB|with (.*) left)", name)):
+            continue
+        program, mib, part = found.groups()
         ours, peers = its["warpool"], [peer for peer in its if peer != "warpool"]
-        line = dict(program=program, limit=int(mib) << 20)
+        line = dict(program=program) | (dict(limit=int(mib) << 20) if mib else dict(left=float(part)))
         for peer in ["warpool", *peers]:
             row = its[peer]
             fits = row["outcome"] == "ok"
             line[peer] = round(row["seconds"], 2) if fits else f"fails at loss {row.get('losses', '?')}"
         if ours["outcome"] == "ok":
-            line["of peak"] = round(line["limit"] / ours["live_bytes"], 3)
+            if mib:
+                line["of peak"] = round(line["limit"] / ours["live_bytes"], 3)
             line["driver"] = round(100e-9 * ours["later_driver_ns"] / ours["seconds"], 2)
             line["handles"] = ours["later_created"] + ours["later_remapped"]
         lines.append(line)
@@ -234,6 +252,7 @@ def main():
     runs.add_argument("--allocators", default="warpool,native,expandable,cuda-async")
     runs.add_argument("--rounds", type=int, default=7)
     runs.add_argument("--limits", default="0")
+    runs.add_argument("--left", default="")
     runs.add_argument("--plugs", default=f"warpool={os.environ.get('PLUG', '')}")
     runs.set_defaults(do=run)
     tables = verbs.add_parser("table")

@@ -4,7 +4,8 @@
 
 NAME is one of programs.py, more.py, other.py or further.py. `warpool` is the pool behind the library at
 $PLUG, which build.sh makes; POOL_SLACK and POOL_REMAP=0 set those options. MEMORY_LIMIT caps any allocator's
-bytes, as PyTorch's memory fraction does. Times leave the set-up out. The sum of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
+bytes, as PyTorch's memory fraction does. MEMORY_LEFT bytes are left on the device, whose others are taken; `beside_bytes`
+are those that the program takes there besides its allocator's. Times leave the set-up out. The sum of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
 pool: what PyTorch's interface costs. --profile N says where the time of N losses goes, from the fifth
 on: kernels on the GPU, and calls of the CUDA libraries by name. `later_...` counts from the second
@@ -110,6 +111,16 @@ class Profile:
         return dict(kernels=kernels, calls=dict(most))
 
 
+def take_all_but(torch, left):
+    """Leaves so many bytes of the device; returns how many are free."""
+    torch.cuda.synchronize()
+    excess = torch.cuda.mem_get_info()[0] - left
+    taken = ctypes.c_uint64()
+    if left and ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(taken), ctypes.c_size_t(excess)):
+        raise MemoryError(f"{excess} bytes of the device cannot be taken")
+    return torch.cuda.mem_get_info()[0]
+
+
 def write_trace(torch, path):
     """The allocator's history as RMM's log. Pointers are numbers of blocks, used again when free."""
     events = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -163,6 +174,7 @@ def main(arguments=None):
     library = plug(torch) if asked.allocator in ("warpool", "empty") else None
     profile = Profile(torch, asked.profile) if asked.profile else None
     torch.zeros(1, device="cuda")
+    free = take_all_but(torch, int(os.environ.get("MEMORY_LEFT", 0)))
     losses, began, first = [], [time.time()], []
 
     def note(loss):
@@ -219,6 +231,7 @@ def main(arguments=None):
         seen["live_bytes"] = torch.cuda.max_memory_allocated()
         seen["reserved_bytes"] = torch.cuda.max_memory_reserved()
         seen["retries"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+    seen["beside_bytes"] = free - torch.cuda.mem_get_info()[0] - seen["reserved_bytes"]
     if profile:
         seen["profile"] = profile.found
     print(json.dumps(seen), flush=True)

@@ -58,6 +58,11 @@ impl Site {
         self.device.info().total_bytes
     }
 
+    /// Free bytes of the device now; as good as without end if it does not say.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.device.backend().free_bytes().unwrap_or(u64::MAX)
+    }
+
     /// The device address of an offset, which may be below the base.
     pub(crate) fn addr(&self, offset: u64) -> Addr {
         self.base.wrapping_add(offset)

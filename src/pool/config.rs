@@ -16,9 +16,10 @@ pub enum HandleSize {
     /// A 56th of a large block or a part of the pool, whichever is more; the smallest in a pool of up to 3 GiB.
     /// The last handles of a block are smaller, so that its end wastes less than the device's smallest handle.
     ///
-    /// In a GPU's pool they are larger, unless [`PoolConfig::slack`] is set: one part in 3200 of the GPU's memory or
-    /// of the limit, or a 64th of the pool if that is more and no limit is set; less for small blocks. The pool grows
-    /// by whole handles, so by more than a request lacks. On an H200 they have 32 to 128 MiB.
+    /// In a GPU's pool they are larger, unless [`PoolConfig::slack`] is set: one part in 3200 of what the pool may hold,
+    /// its limit or what the GPU has free, or a 64th of the pool if that is more and it may grow by half of the GPU;
+    /// less for small blocks. The pool grows by whole handles, so by more than a request lacks. On an H200 they have
+    /// 32 to 256 MiB.
     Adaptive,
 }
 
@@ -97,7 +98,7 @@ options! {
     ///
     /// Without, it is 0.018: the recorded programs then reserve no more than 1.02 of their peaks. On a GPU the pool
     /// may also grow by a third of the peak, but by no less than one part in 640 and no more than one in 320 of the
-    /// device's memory, nor than one part in 32 of what the limit leaves above the peak. If it is set, only the part
+    /// device's memory, nor than one part in 32 of what the limit, or the GPU's free memory, leaves above the peak. If it is set, only the part
     /// set counts, and a small pool has small handles: set 0.018 where memory is short, 0.1 or more where there is
     /// memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);

@@ -154,6 +154,9 @@ impl Core {
         };
         let bytes = core.config.preallocate.min(core.limit()) / granule * granule;
         core.create_frames(0, bytes)?;
+        if core.pace.asks() {
+            core.pace.most = core.held().saturating_add(core.arena.site().free_bytes());
+        }
         Ok(core)
     }
 
@@ -166,9 +169,9 @@ impl Core {
         self.config.limit.unwrap_or(u64::MAX)
     }
 
-    /// The lower of the limit and the soft limit.
+    /// The lowest of the limit, the soft limit and what the device has.
     pub(super) fn most(&self) -> u64 {
-        self.limit().min(self.soft_limit())
+        self.limit().min(self.soft_limit()).min(self.pace.most)
     }
 
     /// A slot for a stream.

@@ -108,6 +108,8 @@ impl Core {
         let waits = self.waits_for(stream, epochs);
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
+        // Where the device is what limits the pool, also whether others freed memory.
+        let asks = self.pace.asks() && (to_create > 0 || self.pace.most < self.limit());
         let mapping = Mapping {
             stream,
             placement,
@@ -116,6 +118,7 @@ impl Core {
             to_create,
             largest: self.largest_handle(to_create),
             made: Vec::new(),
+            free: asks.then_some(0),
         };
         let clear = clear.into_iter().map(Part::Clear);
         let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
@@ -144,16 +147,18 @@ impl Core {
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
         let booked = self.book_made(std::mem::take(&mut mapping.made));
+        if let Some(free) = mapping.free {
+            // After a refusal the next attempt asks for no more than the request lacks.
+            self.pace.most = self.held().saturating_add(free);
+        }
         let Some(error) = error.or(booked.err()) else {
             return Ok(self.take_mapped(&mapping));
         };
         mapping.lean.iter().for_each(|&held| self.let_go(held));
-        if !error.is_device_exhausted() {
-            return Err(error);
+        match error.is_device_exhausted() {
+            true => Ok(None),
+            false => Err(error),
         }
-        // This may have asked for more than the request lacks. The next attempt does not.
-        self.pace.exhausted();
-        Ok(None)
     }
 
     /// Books an idle handle as free memory where it is mapped now, and its old place as stale.

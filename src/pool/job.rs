@@ -52,6 +52,8 @@ pub(super) struct Mapping {
     pub(super) to_create: u64,
     pub(super) largest: u64,
     pub(super) made: Vec<Made>,
+    /// What the device has free after it made all; before that 0, and nothing if that does not matter.
+    pub(super) free: Option<u64>,
 }
 
 /// Questions, then driver calls, then new memory.
@@ -116,7 +118,9 @@ impl Job {
             return Ok(());
         };
         let new = (it.placement.map_to() - it.to_create, it.to_create);
-        make_handles(site, new, it.largest, &mut it.made)
+        make_handles(site, new, it.largest, &mut it.made)?;
+        it.free = it.free.map(|_| site.free_bytes());
+        Ok(())
     }
 }
 

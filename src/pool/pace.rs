@@ -3,6 +3,7 @@
 //! On an H200, mapping a handle elsewhere takes the allocating thread 50 to 90 us, a new handle some 40. A
 //! program whose blocks change all the time spends a tenth of its time on that, unless it gets a few per cent more
 //! memory. So a pool may grow by a small part of its peak or of the device's memory, up to its limit, in larger handles.
+//! What the device had free when the pool grew last limits it too: others may have the rest.
 
 use super::tuning::{
     DEVICE_PART, LEAST_SLACK, LIMIT_PART, POOL_HANDLES, SPARE_HANDLES, SPARE_PART,
@@ -12,8 +13,10 @@ use crate::device::{DeviceInfo, DeviceKind};
 pub(super) struct Pace {
     /// The growth allowed, as a part of the peak.
     part: f64,
-    /// Bytes of a device that has memory to spare, or 0.
+    /// Bytes of a GPU, or 0.
     device: u64,
+    /// Most bytes that the pool may hold, as far as the GPU's free memory is known.
+    pub(super) most: u64,
 }
 
 impl Pace {
@@ -23,7 +26,13 @@ impl Pace {
         Self {
             part: configured.unwrap_or(LEAST_SLACK),
             device: if is_fixed { 0 } else { device.total_bytes },
+            most: u64::MAX,
         }
+    }
+
+    /// Whether it matters how much memory the device has free.
+    pub(super) fn asks(&self) -> bool {
+        self.device > 0
     }
 
     /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What the limit
@@ -36,19 +45,11 @@ impl Pace {
     }
 
     /// The least size of a new handle, for a pool that holds `held` bytes and may hold `most`. All but a byte of a
-    /// handle may stay idle, so under a limit it is only a small part of the bytes to spare.
+    /// handle may stay idle, so without half a GPU to spare it is only a small part of what the pool may hold.
     pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
         let least = self.device.min(most) / DEVICE_PART / SPARE_HANDLES;
-        match most < self.device {
-            true => least,
-            false if self.device == 0 => 0,
-            false => least.max(held / POOL_HANDLES),
-        }
-    }
-
-    /// The device has refused memory, and has none to spare.
-    pub(super) fn exhausted(&mut self) {
-        self.device = 0;
+        let spares = self.asks() && most.saturating_sub(held) > self.device / 2;
+        least.max(held / POOL_HANDLES * u64::from(spares))
     }
 }
 

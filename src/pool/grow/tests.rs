@@ -137,6 +137,35 @@ fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows() {
 }
 
 #[test]
+fn the_less_a_gpu_has_free_the_smaller_are_the_handles_that_a_pool_without_a_limit_makes_next() {
+    let granule = Device::host().unwrap().info().granule;
+    let whole = DEVICE_PART * SPARE_HANDLES * 16 * granule;
+    let device = Device::host_with_capacity(whole).unwrap();
+    let mut made = core_of(&device, PoolConfig::default(), 0);
+    made.core.config.limit = None;
+    made.core.pace = on_gpu(whole);
+    // A granule more than is free.
+    let mut more = || {
+        let bytes = made.core.extents.hole_bytes() + granule;
+        made_for(&mut made, bytes).0
+    };
+    let backend = device.backend();
+    let mut others = Vec::new();
+    for (free, said) in [(whole, 16), (whole / 4, 4), (whole / 16, 1)] {
+        while backend.free_bytes().unwrap() > free {
+            let excess = backend.free_bytes().unwrap() - free;
+            others.push(backend.create(excess.min(whole / 16)).unwrap());
+        }
+        // The pool learns what is free when it grows.
+        assert_eq!([more(), more()][1], said, "{free} free");
+    }
+    others
+        .into_iter()
+        .for_each(|phys| backend.release(phys).unwrap());
+    assert_eq!([more(), more()], [1, 16], "all free again");
+}
+
+#[test]
 fn a_placement_of_all_that_can_be_counted_is_made_no_larger() {
     let mut made = core(PoolConfig::default(), 1);
     let granule = made.core.arena.granule();
