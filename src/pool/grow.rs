@@ -147,7 +147,9 @@ impl Core {
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
         let booked = self.book_made(std::mem::take(&mut mapping.made));
-        if let Some(free) = mapping.free {
+        if let Some(free) = mapping.free
+            && !seeded!("free-memory-of-the-device-asked-once")
+        {
             // After a refusal the next attempt asks for no more than the request lacks.
             self.pace.most = self.held().saturating_add(free);
         }
