@@ -181,19 +181,11 @@ impl Registry {
             return Ok(());
         };
         block.lane().shared.set_movable(&block, false);
-        match stream {
-            Some(stream) => {
-                left.uses.wait_surely_on(&stream.core().timeline);
-                block.free_on(stream)
-            }
-            None => {
-                if !seeded!("movable-freed-under-its-uses") {
-                    left.uses.wait_surely_on(&block.lane().stream.timeline);
-                }
-                drop(block);
-                Ok(())
-            }
-        }
+        let uses = match seeded!("movable-freed-under-its-uses") {
+            true => Marks::default(),
+            false => left.uses,
+        };
+        free_behind(block, uses, stream)
     }
 
     /// Locks the state, with the block on the device.
@@ -416,6 +408,26 @@ impl State {
                 };
                 calls.push((Arc::clone(callback), relocation));
             }
+        }
+    }
+}
+
+/// Frees a block behind `uses`: on `stream` if given, otherwise on its own.
+pub(super) fn free_behind(mut block: Block, uses: Marks, stream: Option<&Stream>) -> Result<()> {
+    let home = Arc::clone(&block.lane().stream);
+    let on = stream.map_or(&home, Stream::core);
+    // Under capture the waits would be its launches', and another thread might end it ahead of the free.
+    let outside = on.outside_capture();
+    match &outside {
+        Ok(_) => uses.wait_surely_on(&on.timeline),
+        Err(_) => block.outlast(uses.left()),
+    }
+    match stream {
+        Some(stream) => block.free_on(stream),
+        // Before captures may end.
+        None => {
+            drop(block);
+            Ok(())
         }
     }
 }

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use super::block_table::Marks;
 use super::callback::{Callback, Calls, tell};
-use super::registry::{Registry, State};
+use super::registry::{Registry, State, free_behind};
 use super::{Movable, MovableId};
 use crate::compact::Move;
 use crate::device::{Addr, Queueing, Stream, Timeline, lock};
@@ -111,16 +111,13 @@ impl Registry {
         // The block was spilled to make room, and came back into the new block.
         let Some(old) = old else { return Ok(()) };
         shared.set_movable(&old, false);
-        // Freed on the stream that it was allocated on, after the copy out of it.
-        let timeline = &stream.core().timeline;
-        let home = &old.lane().stream.timeline;
-        if !seeded!("old-block-freed-ahead-of-its-copy")
-            && home.wait_for(timeline, timeline.open_tick()).is_err()
-        {
-            let _ = timeline.sync_to(timeline.open_tick());
+        // On the stream that it was allocated on, after the copy out of it.
+        let mut copied = Marks::default();
+        if !seeded!("old-block-freed-ahead-of-its-copy") {
+            let timeline = &stream.core().timeline;
+            copied.note(timeline, timeline.open_tick());
         }
-        drop(old);
-        Ok(())
+        free_behind(old, copied, None)
     }
 
     /// Whether the block was resized in place. What its own stream has to wait for before is queued without the lock:

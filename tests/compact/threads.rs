@@ -522,6 +522,48 @@ fn a_block_is_copied_into_a_larger_one_ahead_of_a_capture_that_another_thread_be
 }
 
 #[test]
+fn memory_of_a_movable_block_freed_as_a_capture_ends_is_reused_behind_its_uses() {
+    // Dropped, freed on another stream, and replaced by a larger block.
+    type Free = fn(Movable<u64>, &Stream, &Stream);
+    let frees: [Free; 3] = [
+        |block, _, _| drop(block),
+        |block, captured, _| block.free_on(captured).unwrap(),
+        |mut block, _, user| block.resize(user, 200_000).unwrap(),
+    ];
+    for (at, free) in frees.into_iter().enumerate() {
+        let ground = Ground::new(PoolConfig::default().reuse(false, true));
+        let [home, user] = [(); 2].map(|()| ground.device.stream().unwrap());
+        let mut block = ground.pool.alloc_movable::<u64>(&home, 100_000).unwrap();
+        let behind = ground.pool.alloc_movable::<u64>(&home, 100_000).unwrap();
+        block.upload(&home, &vec![0; 100_000]).unwrap();
+        let gate = Gate::close(&user);
+        let mut held = block.hold_mut(&user).unwrap();
+        let addr = held.addr();
+        held.view_mut().fill(&user, u64::MAX).unwrap();
+        drop(held);
+        let capture = Arc::new(Mutex::new(Some(home.begin_capture().unwrap())));
+        let graph = Arc::new(Mutex::new(None));
+        let (open, ended) = (Arc::clone(&capture), Arc::clone(&graph));
+        // If the stream is made to wait for that use, the wait is the graph's by now.
+        ground.watched.after("event_record", move || {
+            let capture = open.lock().unwrap().take();
+            *ended.lock().unwrap() = capture.map(|it| it.end().unwrap());
+        });
+        free(block, &home, &user);
+        let left = capture.lock().unwrap().take();
+        drop(left.map(|it| it.end().unwrap()));
+        let next = ground.pool.alloc(&home, 800_000).unwrap();
+        common::fill(&home, next.addr(), 5, 800_000);
+        let reused = next.addr() == addr;
+        let waits = reused && common::is_held(&home);
+        gate.open();
+        assert!(!reused || waits, "{at}: reused ahead of its use");
+        drop((graph, next, behind));
+        ground.pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
 fn a_block_is_not_copied_into_a_larger_one_while_an_array_of_pointers_is_held() {
     let (ground, mut list, target, _array) = pointing();
     let memory = Memory::new(&ground.device, 8);
