@@ -89,13 +89,15 @@ impl PointerArray {
     /// update may then run still.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; any error of the driver. If a
-    /// wait failed, the host has waited instead. If an update that failed before failed again, the array still holds
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device or under capture; any error of the
+    /// driver. If a wait failed, the host has waited instead. If an update that failed before failed again, the array still holds
     /// the addresses from before the move.
     pub fn unregister(self, stream: &Stream) -> Result<()> {
         let checked = self.registry.check_stream(stream);
+        // Under capture only the graph's launches would wait.
+        let outside = checked.and_then(|()| stream.core().outside_capture());
         let (ready, settled) = self.registry.unregister(self.key);
-        let waited = checked.and_then(|()| ready.wait_on(&stream.core().timeline));
+        let waited = outside.and_then(|_outside| ready.wait_on(&stream.core().timeline));
         settled.and(waited.inspect_err(|_| ready.wait_here()))
     }
 }

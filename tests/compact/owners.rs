@@ -318,6 +318,11 @@ fn an_array_that_is_unregistered_is_left_alone(device: &Device) {
     register().unregister(&stream).unwrap();
     assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
     assert_eq!(words_at(&stream, memory.addr, words.len()), words);
+    // There the waits would be its launches'.
+    let capture = stream.begin_capture().unwrap();
+    let refused = register().unregister(&stream).unwrap_err().to_string();
+    assert!(refused.contains("captured"), "{refused}");
+    drop(capture);
     // SAFETY: nothing is registered.
     let odd = unsafe { pool.register_pointers(&stream, memory.addr + 4, 1) };
     assert!(odd.unwrap_err().to_string().contains("multiple of 8"));
