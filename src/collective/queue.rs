@@ -7,7 +7,7 @@ use bytemuck::Pod;
 
 use super::element::{BYTES, Kind, Op, Reduce, kind_of};
 use super::transport::{Act, Call, KeptTransport, Transport};
-use crate::device::{Access, AccessKind, Note, Stream, Use, ordered};
+use crate::device::{Access, AccessKind, Note, OutsideCapture, Stream, Use, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
 use crate::seeded::seeded;
@@ -207,7 +207,7 @@ impl<'a> Collectives<'a> {
         }
         check_apart(&self.accesses)?;
         self.check_device(&**transport)?;
-        self.keep_transport()?;
+        let _outside = self.keep_transport()?;
         let Self {
             stream,
             uses,
@@ -230,15 +230,18 @@ impl<'a> Collectives<'a> {
         queued??
     }
 
-    /// Under capture, makes the graph keep the transport, as it keeps the memory.
-    fn keep_transport(&self) -> Result<()> {
-        let Some(recorder) = self.stream.recorder() else {
-            return Ok(());
+    /// Under capture, makes the graph keep the transport, as it keeps the memory. Otherwise no capture begins before the
+    /// group is queued.
+    fn keep_transport(&self) -> Result<Option<OutsideCapture<'a>>> {
+        let refused = match self.stream.core().outside_capture() {
+            Ok(outside) => return Ok(Some(outside)),
+            Err(refused) => refused,
         };
+        let recorder = self.stream.recorder().ok_or(refused)?;
         self.transport.check_capture()?;
         let kept = KeptTransport(Arc::clone(self.transport));
         match recorder.keep(Box::new(kept)) {
-            true => Ok(()),
+            true => Ok(None),
             false => Err(Error::invalid("stream", "its capture has ended")),
         }
     }

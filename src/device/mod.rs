@@ -84,6 +84,7 @@ pub(crate) use ordered::{
 pub use raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
 pub(crate) use records::Held;
 pub(crate) use scratch::{Overhead, Scratch};
+pub(crate) use stream::OutsideCapture;
 pub(crate) use structure::{
     Awake, GraphRecord, Kept, Recorder, StreamCore, StreamWatcher, TableRecord, Timeline,
 };

@@ -132,6 +132,36 @@ fn a_graph_keeps_the_memory_of_its_collectives_from_others_and_the_communicator(
     });
 }
 
+/// The capture begins as the collective's stream is made to wait for another.
+#[cfg(feature = "nccl")]
+#[test]
+fn a_collective_is_queued_ahead_of_a_capture_that_would_not_keep_its_communicator() {
+    let Some(nccl) = crate::nccl::StandIn::get() else {
+        return;
+    };
+    let (device, watched) = Watched::over(&crate::common::host());
+    let rank = Rank::of(Comm::nccl_all(&[device], PATIENCE).unwrap().remove(0));
+    let other = rank.comm.device().stream().unwrap();
+    let mut data = rank.pool.alloc_filled(&other, LEN, 0u32).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let stream = rank.stream.clone();
+    watched.after("event_record", move || {
+        std::thread::spawn(move || tell.send(stream.begin_capture().unwrap()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    });
+    let queue = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+    let queued = queue.run();
+    assert!(watched.was_hooked());
+    let graph = told.recv_timeout(PATIENCE).unwrap().end().unwrap();
+    drop((data, rank.comm));
+    let is_captured = queued.is_ok() && graph.memory().bytes() > 0;
+    let is_gone = nccl.count("ncclCommDestroy") > 0;
+    assert!(
+        !(is_captured && is_gone),
+        "the graph's communicator is gone"
+    );
+}
+
 /// A rank whose end is gone is told of at once; one that a graph keeps is waited for.
 #[test]
 fn a_rank_whose_end_only_a_graph_has_still_comes() {
