@@ -342,6 +342,23 @@ fn bad_arguments_are_refused_and_nothing_is_queued() {
     assert!(Comm::simulated(&[sim], PATIENCE).is_err());
 }
 
+#[test]
+fn views_of_no_elements_may_be_anywhere() {
+    simulated(2, |rank: Rank| {
+        let (comm, stream) = (&rank.comm, &rank.stream);
+        // SAFETY: views of nothing.
+        let (read, [one, two]) = unsafe {
+            let written = [(); 2].map(|()| warpool::ViewMut::<f64>::from_raw(0, 0).unwrap());
+            (warpool::View::<f64>::from_raw(0, 0).unwrap(), written)
+        };
+        comm.on(stream).all_reduce(one, Op::Sum).run().unwrap();
+        let queue = comm.on(stream).reduce_scatter(read, two, Op::Max);
+        queue.run().unwrap();
+        stream.synchronize().unwrap();
+        comm.check().unwrap();
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
