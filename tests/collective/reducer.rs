@@ -571,6 +571,7 @@ fn work_that_failed_is_not_queued_again() {
     assert_eq!(sums, 1, "the test fails another launch: {words}");
     assert_eq!(reducer.finish().unwrap_err().to_string(), words);
     assert_eq!(watched.calls("host_call"), sums);
+    assert_eq!(reducer.ready(0).unwrap_err().to_string(), words);
 }
 
 #[test]

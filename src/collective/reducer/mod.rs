@@ -299,6 +299,7 @@ impl Reducer {
     /// within the step, or if rounding is stochastic under capture; any error of the communicator or the
     /// driver, which then ends the reducer: later calls return it too.
     pub fn ready(&mut self, tensor: usize) -> Result<()> {
+        self.refuse_failed()?;
         let why = match self.is_ready.get(tensor) {
             Some(false) => None,
             Some(true) => Some(format!("{tensor} is ready already")),
@@ -320,14 +321,15 @@ impl Reducer {
         self.queue_ready()
     }
 
+    fn refuse_failed(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
     fn queue_ready(&mut self) -> Result<()> {
         while let Some(&work) = self.work.get(self.next) {
             let bucket = &mut self.buckets[work.bucket()];
             if !bucket.is_ready() {
                 break;
-            }
-            if let Some(error) = &self.failed {
-                return Err(error.clone());
             }
             let shared = &mut self.shared;
             let queued = match work {
@@ -350,6 +352,7 @@ impl Reducer {
     /// [`Error::Invalid`] with the index of a gradient that is not ready; the step then continues. See also
     /// [`Reducer::ready`].
     pub fn finish(&mut self) -> Result<()> {
+        self.refuse_failed()?;
         if let Some(tensor) = self.is_ready.iter().position(|ready| !ready) {
             return Err(Error::invalid("tensor", format!("{tensor} is not ready")));
         }
