@@ -158,25 +158,32 @@ fn the_second_communicator_ends_before_the_first_whichever_is_let_go_first() {
 #[test]
 fn a_second_communicator_is_made_once_the_collectives_of_the_first_are_done() {
     let Some(it) = StandIn::get() else { return };
-    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
-        let other = rank.comm.device().stream().unwrap();
-        let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
-        rank.stream.synchronize().unwrap();
-        let queue = rank.comm.on(&other).all_reduce(&mut data, Op::Sum);
-        queue.run().unwrap();
-        let (open, wait) = mpsc::channel::<()>();
-        let gate = Box::new(move || _ = wait.recv());
-        let backend = rank.comm.device().backend();
-        backend.host_call(other.raw(), gate).unwrap();
-        std::thread::scope(|scope| {
-            let made = scope.spawn(|| reducer(&rank, 4).map(drop));
-            std::thread::sleep(Duration::from_millis(50));
-            assert_eq!(it.count("ncclCommSplit"), 0, "a sum is running");
-            open.send(()).unwrap();
-            made.join().unwrap().unwrap();
+    for is_dropped in [false, true] {
+        it.reset();
+        on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
+            let mut other = Some(rank.comm.device().stream().unwrap());
+            let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+            rank.stream.synchronize().unwrap();
+            let on = other.as_ref().unwrap();
+            let queue = rank.comm.on(on).all_reduce(&mut data, Op::Sum);
+            queue.run().unwrap();
+            let (open, wait) = mpsc::channel::<()>();
+            let gate = Box::new(move || _ = wait.recv());
+            let backend = rank.comm.device().backend();
+            backend.host_call(on.raw(), gate).unwrap();
+            other = other.filter(|_| !is_dropped);
+            std::thread::scope(|scope| {
+                let made = scope.spawn(|| reducer(&rank, 4).map(drop));
+                std::thread::sleep(Duration::from_millis(50));
+                let split = it.count("ncclCommSplit");
+                open.send(()).unwrap();
+                made.join().unwrap().unwrap();
+                assert_eq!(split, 0, "a sum is running");
+            });
+            assert_eq!(it.count("ncclCommSplit"), 1);
+            drop(other);
         });
-        assert_eq!(it.count("ncclCommSplit"), 1);
-    });
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::library::MOST_BLOCKS;
 use super::{Handle, Nccl, State, abort};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const SPLIT: &str = "ncclCommSplit";
 
@@ -76,10 +76,15 @@ impl Nccl {
     /// Waits for the last collective: NCCL may wait for ever if one of the communicator is still running. A stream
     /// that cannot be waited for now, as it is under capture, is an error of this call alone.
     fn await_last(&self, state: &mut State) -> Result<()> {
-        let Some(last) = state.last.upgrade() else {
+        let Some(last) = state.last.clone() else {
             return Ok(());
         };
-        let waited = self.in_time(move || last.synchronize(), drop)?;
+        if last.is_captured() {
+            let why = "the last collective's is being captured, and runs nothing that could be waited for";
+            return Err(Error::invalid("stream", why));
+        }
+        // Also of a stream that is gone by now.
+        let waited = self.in_time(move || last.sync_to(last.last_tick()), drop)?;
         waited.unwrap_or_else(|| self.noted(self.too_late(state, SPLIT)))
     }
 

@@ -22,7 +22,7 @@ mod members;
 use std::collections::HashSet;
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
 use self::in_time::in_time;
@@ -30,7 +30,7 @@ use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
 use super::Ranks;
 use super::meet::meet;
 use super::transport::{Act, Call, Transport};
-use crate::device::{Device, DeviceInfo, DeviceKind, Stream, StreamCore, beside, is_running};
+use crate::device::{Device, DeviceInfo, DeviceKind, Stream, Timeline, beside, is_running};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::plain::lock;
@@ -60,7 +60,7 @@ struct State {
     /// Groups that were queued before, by [`class_of`]: their ranks are connected.
     connected: HashSet<u64>,
     /// The stream of the last collective. NCCL makes each wait for those before it, so this one is done last.
-    last: Weak<StreamCore>,
+    last: Option<Arc<Timeline>>,
 }
 
 /// The most groups that are remembered; then all are forgotten, and each starts a thread once more.
@@ -314,7 +314,7 @@ impl State {
         Mutex::new(Self {
             comm,
             connected: HashSet::new(),
-            last: Weak::new(),
+            last: None,
         })
     }
 
@@ -424,8 +424,9 @@ impl Transport for Nccl {
         if calls.is_empty() {
             return Ok(());
         }
-        if !std::ptr::eq(state.last.as_ptr(), Arc::as_ptr(stream.core())) {
-            state.last = Arc::downgrade(stream.core());
+        let timeline = &stream.core().timeline;
+        if (state.last.as_ref()).is_none_or(|last| last.uid != timeline.uid) {
+            state.last = Some(Arc::clone(timeline));
         }
         // SAFETY: the caller's requirement.
         self.noted(unsafe { self.group(&mut state, stream.raw().0, calls) })
