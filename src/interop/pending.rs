@@ -88,7 +88,8 @@ impl Pending {
         span: Span,
     ) -> Result<()> {
         let captures = stream.timeline.captures();
-        stream.refuse_under_capture()?;
+        // Until the stream waits: a capture's waits would be its launches'.
+        let _outside = stream.outside_capture()?;
         self.settle(place, span);
         let Span { from, to, writes } = span;
         let held = wait_before(stream, place.offset(from).used(to - from, writes))?;
@@ -249,6 +250,37 @@ mod tests {
             .pending
             .settle(world.buffer.place(), bytes(0, LEN as u64, true));
         assert_eq!(world.buffer.download().expect("done"), [0x0202_0202; LEN]);
+    }
+
+    #[test]
+    fn a_use_that_has_begun_waited_on_its_stream_whatever_capture_begins_meanwhile() {
+        let mut world = world();
+        let (open, wait) = channel::<()>();
+        let held = Box::new(move || _ = wait.recv());
+        let backend = world.home.device().backend();
+        backend.host_call(world.home.raw(), held).expect("queued");
+        let zeros = world.buffer.view_mut().fill(&world.home, 0);
+        zeros.expect("queued");
+        let pause = || std::thread::sleep(std::time::Duration::from_millis(40));
+        let all = bytes(0, LEN as u64, true);
+        let pending = lock(&world.pending.begun);
+        std::thread::scope(|scope| {
+            let using = scope.spawn(|| world.begin(all));
+            pause();
+            let capturing = scope.spawn(|| world.theirs.begin_capture().expect("a capture"));
+            pause();
+            drop(pending);
+            using.join().expect("it begins");
+            drop(capturing.join().expect("a capture"));
+        });
+        drop(world.launch(0x0202_0202));
+        pause();
+        drop(open);
+        world.theirs.synchronize().expect("done");
+        world.home.synchronize().expect("done");
+        world.pending.settle(world.buffer.place(), all);
+        let found = world.buffer.download().expect("done");
+        assert!(found == [0x0202_0202; LEN], "the launch did not wait");
     }
 
     #[test]
