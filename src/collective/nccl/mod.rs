@@ -275,10 +275,7 @@ impl Nccl {
 
     /// Remembers a failure.
     fn noted<T>(&self, outcome: Result<T>) -> Result<T> {
-        if let Err(error) = &outcome {
-            let _ = self.failed.set(error.clone());
-        }
-        outcome
+        outcome.inspect_err(|error| _ = self.failed.set(error.clone()))
     }
 
     /// Ends the communicator after the queued work, on all ranks; returns false if that does not finish in
@@ -461,9 +458,8 @@ impl Transport for Nccl {
     }
 
     fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
-        Ok(self
-            .beside()?
-            .map(|twin| Arc::new(twin) as Arc<dyn Transport>))
+        let twin = self.beside()?;
+        Ok(twin.map(|it| Arc::new(it) as Arc<dyn Transport>))
     }
 }
 
