@@ -58,7 +58,8 @@ impl Pass {
     /// # Errors
     /// Any error of the driver; every block is valid at its address, and the pass may continue.
     pub fn step(&mut self) -> Result<Moved> {
-        let moved = self.registry.step(&self.goal, &self.budget)?;
+        let mut moved = Moved::default();
+        let outcome = (self.registry).step(&self.goal, &self.budget, &mut moved);
         self.sum.bytes += moved.bytes;
         self.sum.blocks += moved.blocks;
         self.sum.steps += moved.steps;
@@ -66,10 +67,10 @@ impl Pass {
         self.sum.predicted_ns += moved.predicted_ns;
         self.sum.finished = moved.finished;
         self.sum.reached = moved.reached;
-        Ok(moved)
+        outcome.map(|()| moved)
     }
 
-    /// Ends the pass and returns the sum of its steps.
+    /// Ends the pass and returns the sum of its steps, with what failed ones moved.
     #[must_use]
     pub fn end(self) -> Moved {
         self.sum

@@ -3,7 +3,7 @@
 
 use super::callback::{Calls, tell};
 use super::registry::Registry;
-use crate::compact::{Aim, Budget, Goal};
+use crate::compact::{Aim, Budget, Goal, Moved};
 use crate::device::lock;
 use crate::error::Result;
 use crate::pool::{Pressure, Relief};
@@ -40,8 +40,9 @@ impl Registry {
 
     /// Whether anything was moved for `aim`.
     fn moves_to(&self, aim: Aim) -> bool {
-        let moved = self.step_to(aim, &Budget::default());
-        moved.is_ok_and(|moved| moved.bytes > 0)
+        let mut moved = Moved::default();
+        let made = self.step_to(aim, &Budget::default(), &mut moved);
+        made.is_ok() && moved.bytes > 0
     }
 
     /// Moves blocks to make a hole of `bytes`, or to empty handles for one, within `most_ns` of device time.
@@ -68,7 +69,11 @@ impl Registry {
         let Some(all_ns) = self.moving_all(bytes) else {
             return Relief::Exhausted;
         };
-        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        let step = |goal: Goal| {
+            let mut moved = Moved::default();
+            let made = self.step(&goal, &Budget::default(), &mut moved);
+            made.map_or_else(|_| Moved::default(), |()| moved)
+        };
         // Joined memory, or a hole made for this request, would take the address space that a
         // growing buffer needs.
         if pressure.grows {

@@ -14,14 +14,15 @@ use crate::pool::Shared;
 use crate::seeded::seeded;
 
 impl Registry {
-    pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
-        self.step_to(Aim::Goal(&in_units(goal)), budget)
+    /// Says in `moved` what it did, also before an error.
+    pub(crate) fn step(&self, goal: &Goal, budget: &Budget, moved: &mut Moved) -> Result<()> {
+        self.step_to(Aim::Goal(&in_units(goal)), budget, moved)
     }
 
-    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
+    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget, moved: &mut Moved) -> Result<()> {
         let started = Instant::now();
         let speculative = self.propose(aim, budget)?;
-        self.make(aim, budget, speculative, started)
+        self.make(aim, budget, (speculative, started), moved)
     }
 
     /// Searches for a plan without a lock, if the aim needs a search.
@@ -39,9 +40,9 @@ impl Registry {
         &self,
         aim: Aim<'_>,
         budget: &Budget,
-        speculative: Option<SpeculativePlan>,
-        started: Instant,
-    ) -> Result<Moved> {
+        (speculative, started): (Option<SpeculativePlan>, Instant),
+        moved: &mut Moved,
+    ) -> Result<()> {
         let shared = self.shared()?;
         self.record_ahead(&shared);
         // Dropped without the lock too, if the step does not use it.
@@ -50,15 +51,13 @@ impl Registry {
         let locked = || Ok(lock(&self.state));
         let mut state = self.settled(locked)?;
         let begun = (speculative, started, &mut span);
-        let outcome = state.step(&shared, aim, budget, begun, &mut calls);
+        let outcome = state.step(&shared, aim, budget, begun, (moved, &mut calls));
         drop(state);
         // The arrays for which the moving stream had no room.
-        let settled = outcome
-            .as_ref()
-            .map_or(Ok(()), |_| self.settled(locked).map(drop));
+        let outcome = outcome.and_then(|()| self.settled(locked).map(drop));
         tell(calls);
         shared.tell();
-        settled.and(outcome)
+        outcome
     }
 }
 
@@ -89,17 +88,15 @@ impl State {
         aim: Aim<'_>,
         budget: &Budget,
         (speculative, started, span): (Option<SpeculativePlan>, Instant, &mut Option<Span>),
-        calls: &mut Calls,
-    ) -> Result<Moved> {
+        (moved, calls): (&mut Moved, &mut Calls),
+    ) -> Result<()> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let _queueing = Queueing::begin(&timeline);
         shared.awake.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
-            return Ok(Moved {
-                finished: true,
-                ..Moved::default()
-            });
+            moved.finished = true;
+            return Ok(());
         }
         let task = Task {
             planner: &self.planner,
@@ -116,6 +113,7 @@ impl State {
         let ahead = Ahead { kept, speculative };
         let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
         self.kept = outcome.kept;
+        *moved = outcome.moved;
         let failed = outcome.error.is_some();
         if outcome.moved.bytes > 0 && !(seeded!("failed-step-tells-nobody") && failed) {
             self.moved(&outcome.ways.by_origin(), calls);
@@ -128,7 +126,7 @@ impl State {
                 log.unused(span.take());
             }
         }
-        error.map_or(Ok(outcome.moved), Err)
+        error.map_or(Ok(()), Err)
     }
 }
 

@@ -299,6 +299,31 @@ fn a_request_fails_where_the_driver_does_not_say_how_far_another_stream_is() {
     });
 }
 
+#[test]
+fn the_sum_of_a_pass_has_what_its_failed_steps_moved() {
+    let mut failed_midway = 0;
+    for use_number in 1..=6 {
+        leaving_nothing(small_host(), |device| {
+            let (device, watched) = Watched::over(device);
+            let world = World::new(&device);
+            let moved = || world.pool.stats().bytes_moved;
+            let begun = moved();
+            let mut pass = (world.pool)
+                .begin_compaction(Goal::Full, Budget::bytes(1_000_000))
+                .unwrap();
+            watched.fail("launch", use_number, false);
+            for _ in 0..6 {
+                let before = moved();
+                let step = pass.step();
+                failed_midway += u32::from(step.is_err() && moved() > before);
+            }
+            assert_eq!(pass.end().bytes, moved() - begun, "launch {use_number}");
+            world.works_again();
+        });
+    }
+    assert!(failed_midway > 0, "no failed step moved anything");
+}
+
 /// A pass that the device stops between two launches has moved the blocks of the first.
 #[test]
 fn whoever_listens_is_told_of_what_moved_before_a_launch_failed() {

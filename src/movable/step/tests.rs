@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::compact::{Aim, Budget, Goal};
+use crate::compact::{Aim, Budget, Goal, Moved};
 use crate::device::sim::Rng;
 use crate::movable::registry::Registry;
 use crate::{Device, Movable, Pool, PoolConfig, Result, Stream};
@@ -76,9 +76,8 @@ impl Lab {
         assert!(speculative.is_some(), "a hole is searched");
         between(self)?;
         let aim = Aim::Goal(&goal);
-        let moved = self
-            .registry()?
-            .make(aim, &budget, speculative, Instant::now())?;
+        let (plan, mut moved) = ((speculative, Instant::now()), Moved::default());
+        (self.registry()?).make(aim, &budget, plan, &mut moved)?;
         self.check()?;
         Ok((moved.bytes, moved.finished))
     }
@@ -128,7 +127,8 @@ fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() ->
     let one_by_one = Budget::bytes(1);
     assert!(registry.propose(full, &one_by_one)?.is_none());
     let speculative = registry.propose(hole, &one_by_one)?;
-    let moved = registry.make(hole, &one_by_one, speculative, Instant::now())?;
+    let (plan, mut moved) = ((speculative, Instant::now()), Moved::default());
+    registry.make(hole, &one_by_one, plan, &mut moved)?;
     assert!(moved.bytes > 0 && !moved.finished);
     assert!(registry.propose(hole, &one_by_one)?.is_none());
     Ok(())
@@ -147,9 +147,8 @@ fn a_block_held_since_the_search_stays_where_it_is() -> Result<()> {
     };
     let before = addresses(&lab)?;
     let aim = Aim::Goal(&goal);
-    let moved = lab
-        .registry()?
-        .make(aim, &budget, speculative, Instant::now())?;
+    let (plan, mut moved) = ((speculative, Instant::now()), Moved::default());
+    (lab.registry()?).make(aim, &budget, plan, &mut moved)?;
     assert_eq!((moved.bytes, moved.reached), (0, false));
     assert_eq!(addresses(&lab)?, before);
     drop(holds);
