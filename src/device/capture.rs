@@ -339,10 +339,8 @@ impl Recorder {
     /// Keeps the resources until `tick` of `timeline` is done. If the device cannot be made to wait, the host
     /// waits.
     pub(crate) fn outlast(&self, timeline: &Timeline, tick: u64) {
-        if self.gate.core().timeline.wait_for(timeline, tick).is_err() {
-            // A stream for which both waits fail runs nothing more.
-            let _ = timeline.sync_to(tick);
-        }
+        // A stream for which both waits fail runs nothing more.
+        let _ = self.gate.core().timeline.wait_surely(timeline, tick);
     }
 
     /// Queues a launch of `graph` after everything that its work has to wait for.

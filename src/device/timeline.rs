@@ -180,11 +180,9 @@ impl Timeline {
     /// The tick whose record covers the work queued so far. Under capture that is the tick closed before the
     /// capture began, since captured work is not queued.
     pub(crate) fn queued_tick(&self) -> u64 {
-        let open = self.open_tick();
-        match &*lock(&self.recorder) {
-            Some(_) => open - 1,
-            None => open,
-        }
+        // No capture begins between the two.
+        let recorder = lock(&self.recorder);
+        self.open_tick() - u64::from(recorder.is_some())
     }
 
     /// The same as [`Timeline::queued_tick`]; for a stream that is gone, the tick of its last mark.
@@ -379,6 +377,20 @@ impl Timeline {
         }
         self.learn(other.uid, mark.tick, &mark.clock);
         Ok(true)
+    }
+
+    /// Makes this stream wait for `tick` of `other`; if the driver refuses, the host waits. If a capture of `other` has
+    /// begun meanwhile, for what that was given before.
+    pub(crate) fn wait_surely(&self, other: &Self, tick: u64) -> Result<()> {
+        let waits = !seeded!("refused-wait-made-by-nobody");
+        let wait = |tick| {
+            let waited = self.wait_for(other, tick).map(drop);
+            waited.or_else(|error| other.sync_to(tick * u64::from(waits)).and(Err(error)))
+        };
+        wait(tick).or_else(|error| match other.queued_tick() {
+            queued if queued < tick => wait(queued),
+            _ => Err(error),
+        })
     }
 
     /// Records that this stream waits for `tick` of stream `uid`, and for all of `clock` with it.
@@ -771,5 +783,25 @@ mod tests {
         timeline.sync_to(tick).unwrap();
         assert!(of(&c).is_behind(&timeline, tick));
         assert!(!of(&c).wait_for(&timeline, tick).unwrap());
+    }
+
+    #[test]
+    fn the_tick_of_queued_work_covers_it_also_if_a_capture_begins_while_that_is_read() {
+        let device = Device::host().unwrap();
+        let [stream, other, _] = streams(&device);
+        let capture = other.begin_capture().unwrap();
+        let timeline = of(&stream);
+        std::thread::scope(|scope| {
+            let mut recorder = lock(&timeline.recorder);
+            let reader = scope.spawn(|| timeline.queued_tick());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            // As a capture that begins.
+            let queued = timeline.close_tick();
+            *recorder = of(&other).recorder();
+            drop(recorder);
+            assert_eq!(reader.join().unwrap(), queued);
+        });
+        *lock(&timeline.recorder) = None;
+        drop(capture);
     }
 }

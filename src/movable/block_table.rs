@@ -88,9 +88,7 @@ impl Marks {
     /// too, the stream has failed and runs nothing more.
     pub(super) fn wait_surely_on(&self, timeline: &Timeline) {
         for (theirs, tick) in &self.0 {
-            if timeline.wait_for(theirs, *tick).is_err() {
-                let _ = theirs.sync_to(*tick);
-            }
+            let _ = timeline.wait_surely(theirs, *tick);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ask::Questions;
 use super::cache::stream_cache::rounded;
 use super::cache::thread_map::nearby;
-use super::cache::{Cached, wait_for};
+use super::cache::Cached;
 use super::observers::Event;
 use super::private::keep_block;
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
@@ -136,8 +136,8 @@ impl Block {
     /// is reused only once all work queued on `stream` by the drop is done, or behind a wait for it on the device.
     ///
     /// The block's own stream waits for that work only if a request finds no other memory. It waits at the drop under
-    /// capture, and in a pool that is watched, recorded, or set [not to use memory whose work is
-    /// done](super::PoolConfig::reuse).
+    /// capture, if 256 dropped blocks are still used, and in a pool that is watched, recorded, or set [not to use memory
+    /// whose work is done](super::PoolConfig::reuse).
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -279,7 +279,7 @@ impl Block {
             let theirs = &stream.core().timeline;
             let waits = !seeded!("closed-pool-frees-without-a-wait");
             let tick = theirs.open_tick() * u64::from(waits);
-            return wait_for(&self.lane().timeline, theirs, tick);
+            return self.lane().timeline.wait_surely(theirs, tick);
         };
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the caller holds the stream, and the block is not freed yet.

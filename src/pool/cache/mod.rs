@@ -14,4 +14,3 @@ mod used;
 
 pub(crate) use free_lists::{Cache, Cached, MOST_BLOCKS};
 pub(crate) use stream_cache::MISSED;
-pub(super) use used::wait_for;

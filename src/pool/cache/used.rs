@@ -37,20 +37,13 @@ impl Used {
     }
 }
 
-/// Makes `home` wait for `tick` of `theirs`; if the driver refuses, the host waits.
-pub(in crate::pool) fn wait_for(home: &Timeline, theirs: &Timeline, tick: u64) -> Result<()> {
-    let waits = !seeded!("refused-wait-made-by-nobody");
-    let waited = home.wait_for(theirs, tick).map(drop);
-    waited.or_else(|error| theirs.sync_to(tick * u64::from(waits)).and(Err(error)))
-}
-
 impl Uses {
     /// All work that uses the block; for declared streams, all that is queued by now.
     fn all(&self) -> impl Iterator<Item = Mark> + '_ {
         let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
         let declared = self.streams.iter().skip(forgotten).map(|stream| {
             let theirs = &stream.core().timeline;
-            (Arc::clone(theirs), theirs.open_tick())
+            (Arc::clone(theirs), theirs.queued_tick())
         });
         // Launches since the buffer gave up its type, also of graphs that are gone.
         let graphs = self.left.graphs.iter();
@@ -62,9 +55,8 @@ impl Uses {
 
     /// Makes `home`, or else the host, wait for all work that uses the block.
     pub(in crate::pool) fn wait(&self, home: &Timeline) -> Result<()> {
-        let each = self.all();
-        let waited = each.map(|(theirs, tick)| wait_for(home, &theirs, tick));
-        (waited.reduce(|before, waited| waited.and(before))).unwrap_or(Ok(()))
+        let waited = (self.all()).map(|(theirs, tick)| home.wait_surely(&theirs, tick));
+        waited.fold(Ok(()), Result::and)
     }
 
     /// The work that uses the block, without work that `lane`'s stream runs behind or that is known to be done. One
@@ -96,6 +88,9 @@ impl Lane {
     /// Keeps a freed block that `marks` still use, after which the lane may be gone; false if the lane keeps nothing.
     pub(crate) fn free_used(&self, block: &Block, marks: Marks) -> bool {
         let transfer = &self.shared.transfer;
+        if transfer.used.load(Ordering::Relaxed) == MOST_USED as u64 {
+            self.shared.give_used(&mut self.shared.core.lock());
+        }
         let mut waiting = latch(&transfer.state);
         let mut state = latch(&self.state);
         if state.aside || waiting.used.len() == MOST_USED {
@@ -120,16 +115,11 @@ impl Lane {
     pub(in crate::pool) fn wait_for_used(&self) {
         // No block is added after this, whatever else sets the lane aside and back.
         self.change(|state| state.leaving = true);
-        if !self.shared.transfer.has_used() {
-            return;
-        }
-        let state = latch(&self.shared.transfer.state);
-        let its = state.used.iter().filter(|used| used.stream == self.slot);
-        let marks: Marks = its.flat_map(|used| used.marks.clone()).collect();
-        drop(state);
+        let is_its = |used: &Used| used.stream == self.slot;
+        let marks = (self.shared.transfer).ask_of_used(usize::MAX, is_its, |_, tick| tick);
         for (theirs, tick) in marks {
             // A stream that neither device nor host can wait for runs nothing more.
-            let _ = wait_for(&self.timeline, &theirs, tick);
+            let _ = self.timeline.wait_surely(&theirs, tick);
         }
     }
 
@@ -145,12 +135,12 @@ impl Lane {
 
 impl Transfer {
     /// The questions of `ask` about all uses of the oldest `most` blocks that fit.
-    fn ask_of_used(
+    fn ask_of_used<A>(
         &self,
         most: usize,
         fits: impl Fn(&Used) -> bool,
-        ask: impl Fn(&Used, u64) -> Ask,
-    ) -> Questions {
+        ask: impl Fn(&Used, u64) -> A,
+    ) -> Vec<(Arc<Timeline>, A)> {
         if !self.has_used() {
             return Vec::new();
         }

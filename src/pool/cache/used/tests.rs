@@ -255,3 +255,43 @@ fn of_four_drops_one_asks_the_driver_which_tells_of_the_others_too() {
     assert!(pool.shared().give_used(&mut pool.shared().core.lock()));
     assert_eq!(kept(pool), 3);
 }
+
+#[test]
+fn a_stream_does_not_wait_for_one_more_use_where_others_are_done() {
+    let World { pool, streams } = &filled(&[1024; MOST_USED]);
+    let [home, other] = streams;
+    let third = pool.device().stream().unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let work = Box::new(move || _ = held.recv());
+    (pool.device().backend().host_call(third.raw(), work)).unwrap();
+    let mut block = pool.alloc(home, 4096).unwrap();
+    block.record_use(&third).unwrap();
+    of(other).reached(u64::MAX);
+    drop(block);
+    assert_eq!((of(home).waited(third.id()), kept(pool)), (0, 1));
+    drop(release);
+}
+
+#[test]
+fn what_a_stream_was_given_before_its_capture_is_waited_for_if_that_begins_at_the_drop() {
+    let World { pool, streams } = &World::new(PoolConfig::default());
+    let [home, other] = streams;
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let work = Box::new(move || _ = held.recv());
+    (pool.device().backend().host_call(other.raw(), work)).unwrap();
+    let given = of(other).open_tick();
+    let uses = Uses {
+        streams: vec![other.clone()],
+        ..Uses::default()
+    };
+    // After the drop looked for captures.
+    let capture = other.begin_capture().unwrap();
+    let marks = uses.marks(&pool.shared().lane(home).unwrap().unwrap());
+    let marks = marks.unwrap().into_iter().map(|(_, tick)| tick);
+    assert_eq!(marks.collect::<Vec<_>>(), [given]);
+    // Or even after it saw how far that stream was.
+    let open = of(other).open_tick();
+    assert!(of(home).wait_surely(of(other), open).is_ok());
+    assert!(of(home).waited(other.id()) >= given);
+    drop((capture, release));
+}
