@@ -5,14 +5,14 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::ask::Questions;
+use super::cache::Cached;
 use super::cache::stream_cache::rounded;
 use super::cache::thread_map::nearby;
-use super::cache::Cached;
 use super::observers::Event;
 use super::private::keep_block;
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
 use crate::device::{
-    Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, stream_words,
+    Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, may_wait, stream_words,
 };
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
@@ -183,26 +183,30 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a declared stream, is
-    /// under capture, unless the block was allocated in that capture. What the driver said to a wait for a declared
-    /// use. The block is then as it was.
+    /// under capture, unless the block was allocated in that capture; in a host call, for a block with declared uses.
+    /// What the driver said to a wait for such a use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         refuse!(bytes == 0 || bytes > self.requested => "bytes",
             "{bytes} is not between 1 and the block's {}", self.requested);
-        let capacity = bytes.next_multiple_of(UNIT);
         let before = self.capacity();
-        if capacity < before && !is_slot(before) {
+        let more = before.saturating_sub(bytes.next_multiple_of(UNIT));
+        let rest = more * u64::from(!is_slot(before));
+        let capacity = before - rest;
+        if rest > 0 {
             self.wait_for_tail_uses()?;
-            self.tell(Event::Resize(before, capacity, bytes));
-            // Before another block may have the rest.
-            self.resized(capacity, bytes);
-            let (lane, rest) = (self.lane(), before - capacity);
-            if let Some(private) = &lane.private {
-                lane.shrink_private(private, self.addr + capacity, rest);
-            } else {
-                let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-                let epoch = Epoch::new(lane.slot, tick);
-                (lane.shared.core.lock()).shrink(self.id(), rest, epoch);
-            }
+        } else if bytes == self.requested {
+            return Ok(());
+        }
+        self.tell(Event::Resize(before, capacity, bytes));
+        // Before another block may have the rest.
+        self.resized(capacity, bytes);
+        let lane = self.lane();
+        if let (Some(private), 1..) = (&lane.private, rest) {
+            lane.shrink_private(private, self.addr + capacity, rest);
+        } else if rest > 0 {
+            let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
+            let epoch = Epoch::new(lane.slot, tick);
+            (lane.shared.core.lock()).shrink(self.id(), rest, epoch);
         }
         Ok(())
     }
@@ -224,7 +228,9 @@ impl Block {
         let uses = uses.filter(|_| !seeded!("shrunk-under-its-uses"));
         refuse!(uses.is_some() && !self.captures_beyond(&self.lane().stream).is_empty() => "stream",
             "a stream declared to use the block is being captured: its graph would use what is given back");
-        uses.map_or(Ok(()), |uses| uses.wait(&self.lane().timeline))
+        uses.map_or(Ok(()), |uses| {
+            may_wait().and_then(|()| uses.wait(&self.lane().timeline))
+        })
     }
 
     /// Grows the block in place to at least `bytes`; false, with nothing done, if the memory behind it is not free, or if

@@ -182,6 +182,20 @@ fn a_shrink_to_what_a_block_has_leaves_it_as_it_is() {
 }
 
 #[test]
+fn a_block_that_shrinks_has_the_bytes_asked_for_also_where_none_are_freed() {
+    let world = World::new(PoolConfig::default());
+    for bytes in [100, BYTES, 3 << 20] {
+        let mut block = world.pool.alloc(&world.streams[0], bytes).unwrap();
+        let capacity = block.capacity();
+        block.shrink(bytes - 1).unwrap();
+        assert_eq!((block.bytes(), block.capacity()), (bytes - 1, capacity));
+        assert_eq!(world.pool.stats().requested.current, bytes - 1);
+        drop(block);
+        assert_eq!(world.pool.stats().requested.current, 0);
+    }
+}
+
+#[test]
 fn a_block_with_a_declared_use_is_freed_on_the_stream_that_was_asked_for() {
     let world = World::new(PoolConfig::default());
     let [home, other] = [0, 1].map(|of| world.lane(of));
