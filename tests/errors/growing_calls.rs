@@ -3,8 +3,8 @@
 
 use crate::common;
 
-use common::leaving_nothing;
 use common::watched::{MADE_TO_FAIL, Watched};
+use common::{BackendOf, leaving_nothing};
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, GrowBuf, Pool, PoolConfig};
 
@@ -118,4 +118,29 @@ fn work(device: &Device, heal: impl Fn()) -> Vec<Error> {
     let stats = pool.stats();
     assert_eq!((stats.grown, stats.reserved.current), (0, 0));
     errors
+}
+
+#[test]
+fn a_buffer_that_may_not_grow_in_a_host_call_asks_the_driver_nothing_there() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default().handles(HandleSize::Granule)).unwrap();
+    let [home, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut buffer = pool.grow_buf::<u8>(&home, 8 * GRANULE).unwrap();
+    buffer.resize(4 * GRANULE).unwrap();
+    let gate = common::Gate::close(&other);
+    buffer.view_mut().fill(&other, 2).unwrap();
+    // The other handles stay until the fill is done.
+    buffer.resize(1).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let calls = std::sync::Arc::clone(&watched);
+    let work = Box::new(move || {
+        let before = calls.all_calls();
+        let refused = buffer.resize(8 * GRANULE);
+        tell.send((refused, calls.all_calls() - before)).unwrap();
+    });
+    (device.backend().host_call(home.raw(), work)).unwrap();
+    let (refused, asked) = told.recv().unwrap();
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    assert_eq!(asked, 0, "the driver was called");
+    gate.open();
 }

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::arena::Arena;
-use crate::device::{is_running, lock, raise};
+use crate::device::{beside, is_running, lock, raise};
 use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::job::make_handles;
@@ -154,7 +154,12 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
 
 impl Shared {
     /// Maps memory for a buffer on `stream` until it has `bytes`. After an error the buffer is as it was.
-    pub(super) fn grow_pages(&self, pages: &Arc<Pages>, bytes: u64, stream: u64) -> Result<()> {
+    pub(super) fn grow_pages(
+        self: &Arc<Self>,
+        pages: &Arc<Pages>,
+        bytes: u64,
+        stream: u64,
+    ) -> Result<()> {
         let bytes = bytes.next_multiple_of(self.device.info().granule.max(1));
         let before = pages.bytes();
         if bytes <= before {
@@ -166,7 +171,8 @@ impl Shared {
         if !matches!(grown, Ok(Ok(()))) && !seeded!("failed-growth-keeps-its-handles") {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
-            self.settle_pages(pages, false);
+            let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
+            beside(move || _ = shared.settle_pages(&pages, false));
         }
         self.tell();
         grown.unwrap_or_else(|panic| resume_unwind(panic))
