@@ -25,6 +25,9 @@ use crate::sync::{Latch, LatchGuard, latch, try_latch};
 /// A slot, held: once all clones are dropped, another stream may get the slot.
 pub(crate) type Hold = Arc<StreamIndex>;
 
+/// A held slot, and what had it before.
+type Placed = (Hold, Option<StreamState>);
+
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
     /// The stream is a graph's gate: its blocks are segments of the graph's memory.
@@ -174,8 +177,8 @@ impl Core {
         self.limit().min(self.soft_limit()).min(self.pace.most)
     }
 
-    /// A slot for a stream.
-    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Hold {
+    /// A slot for a stream. The caller drops what had it before without a lock: a stream may end with it.
+    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Placed {
         let is_free = |&slot: &StreamIndex| {
             let waits = |&id: &Id| self.extents.get(id).epoch.stream == slot;
             // Memory that a job holds waits for some stream's work.
@@ -190,12 +193,12 @@ impl Core {
             self.extents.add_slot()
         });
         let hold = Arc::new(slot);
-        self.streams[slot as usize] = Some(StreamState {
+        let before = self.streams[slot as usize].replace(StreamState {
             timeline: Arc::clone(timeline),
             gate,
             hold: Arc::downgrade(&hold),
         });
-        hold
+        (hold, before)
     }
 
     /// Whether work that `slot`'s stream is given from now on runs behind `epoch`.

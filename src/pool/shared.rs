@@ -69,6 +69,8 @@ impl Shared {
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
+        // Dropped behind the locks.
+        let (hold, _before);
         let mut lanes = lock(&self.lanes);
         if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
@@ -77,7 +79,7 @@ impl Shared {
             return Ok(None);
         }
         let core = stream.core();
-        let hold = (self.core.lock()).add_stream(&core.timeline, core.gate);
+        (hold, _before) = (self.core.lock()).add_stream(&core.timeline, core.gate);
         let watcher = Arc::downgrade(self);
         stream.watch(watcher);
         Ok(Some(self.add_lane(&mut lanes, stream, &hold)))

@@ -290,3 +290,23 @@ fn a_request_in_a_host_call_waits_for_no_thread_that_waits_for_its_stream() {
     asks.join().unwrap().unwrap();
     pool.check_invariants().unwrap();
 }
+
+#[test]
+fn others_are_served_while_a_stream_is_destroyed_whose_place_another_gets() {
+    let world = World::of(8);
+    let device = world.pool.device();
+    let left = device.stream().unwrap();
+    let block = world.pool.alloc(&left, 4096).unwrap();
+    world.stream.wait_stream(&left).unwrap();
+    block.free_on(&world.stream).unwrap();
+    // A stream whose capture does not end stays until nothing tracks its order.
+    let capture = left.begin_capture().unwrap();
+    world.watched.fail("capture_end", 1, true);
+    assert!(capture.end().is_err());
+    drop(left);
+    world.watched.heal();
+    let late = device.stream().unwrap();
+    world.serves_during("stream_destroy", || {
+        drop(world.pool.alloc(&late, 4096).unwrap());
+    });
+}
