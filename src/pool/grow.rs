@@ -174,7 +174,8 @@ impl Core {
         self.extents.vacate(hole);
         self.retiring.push_back(hole);
         self.count(Told::Steal(bytes));
-        let ready = is_done(&self.streams, history) || seeded!("stolen-memory-is-anyones");
+        let is_done = self.config.reuse.opportunistic && is_done(&self.streams, history);
+        let ready = is_done || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };
         let epoch = Epoch::new(stream, self.open_tick(stream));
         (self.extents).map_gap(moving.place, moving.place + bytes, epoch);

@@ -22,6 +22,7 @@ on_every_device! {
     a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once,
     pending_memory_is_left_alone_where_waits_are_switched_off,
     memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off,
+    memory_mapped_elsewhere_is_no_sooner_another_streams_where_done_work_does_not_count,
     a_request_waits_for_no_more_streams_than_its_bytes_need,
     an_event_asked_about_while_it_is_recorded_again_says_nothing_of_its_stream_before,
 }
@@ -332,6 +333,28 @@ fn memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off(d
     assert!(pool.stats().steps.waits <= 1);
     drop((block, more));
     whole(&pool);
+}
+
+fn memory_mapped_elsewhere_is_no_sooner_another_streams_where_done_work_does_not_count(
+    device: &Device,
+) {
+    for opportunistic in [true, false] {
+        let granule = device.info().granule;
+        let config = small_handles().reuse(opportunistic, true).cache_bytes(0);
+        let pool = Pool::new(device, config.overlap_bytes(0).limit(5 * granule)).unwrap();
+        let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let blocks = [(); 5].map(|()| pool.alloc(&first, granule).unwrap());
+        let [one, kept, two, more, three] = blocks;
+        drop((one, two, three));
+        first.synchronize().unwrap();
+        // Of its three handles half a one is left.
+        let large = pool.alloc(&first, 2 * granule + granule / 2).unwrap();
+        assert!(pool.stats().steps.steal >= 2);
+        let small = pool.alloc(&second, granule / 2).unwrap();
+        assert_eq!(pool.stats().steps.waits, u64::from(!opportunistic));
+        drop((kept, more, large, small));
+        whole(&pool);
+    }
 }
 
 fn a_request_waits_for_no_more_streams_than_its_bytes_need(device: &Device) {
