@@ -198,7 +198,7 @@ figures! {
         stream: u64,
         /// Its name, if it has one.
         stream_name: Option<String>,
-        /// Bytes in the stream's cache.
+        /// Free bytes in the stream's cache, in batches for others, and in blocks that others still use.
         cached_bytes: u64,
     }
 }

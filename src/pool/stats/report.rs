@@ -135,6 +135,10 @@ impl Pool {
             }
         }
         drop(books);
+        for (timeline, bytes) in latch(&shared.transfer.state).bytes() {
+            let of = streams.iter_mut().find(|of| of.stream == timeline.uid);
+            of.into_iter().for_each(|of| of.cached_bytes += bytes);
+        }
         let mut core = shared.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];

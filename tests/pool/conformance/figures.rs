@@ -9,6 +9,7 @@ use warpool::{Device, Error, Pool};
 on_every_device! {
     the_figures_are_exact_to_the_byte,
     the_figures_of_each_stream_are_its_own,
+    a_stream_s_cached_bytes_are_all_that_is_free_in_its_order_and_no_hole,
     a_peak_is_the_most_there_was_until_it_is_reset,
     a_peak_that_was_looked_at_counts_all_streams_together,
     small_and_large_blocks_have_peaks_of_their_own,
@@ -96,6 +97,31 @@ fn the_figures_of_each_stream_are_its_own(device: &Device) {
     let cached = (one.cached_bytes, two.cached_bytes);
     assert_eq!(cached, (0, 24_576), "its memory is here");
     assert_eq!(pool.stats().allocated.current, 0);
+}
+
+fn a_stream_s_cached_bytes_are_all_that_is_free_in_its_order_and_no_hole(device: &Device) {
+    const BYTES: u64 = 64 << 10;
+    let pool = Pool::new(device, small_handles().cache_bytes(16 * BYTES)).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let blocks = [(); 64].map(|()| pool.alloc(&first, BYTES).unwrap());
+    let mut used = pool.alloc(&first, 3 * BYTES).unwrap();
+    let gate = crate::common::Gate::close(&second);
+    used.record_use(&second).unwrap();
+    drop(used);
+    second.wait_stream(&first).unwrap();
+    for block in blocks {
+        // A full cache hands these on together.
+        block.free_on(&second).unwrap();
+    }
+    let stats = pool.stats();
+    let cached = |stream: &warpool::Stream| {
+        let of = stats.streams.iter().find(|of| of.stream == stream.id());
+        of.unwrap().cached_bytes
+    };
+    assert_eq!((cached(&first), cached(&second)), (3 * BYTES, 64 * BYTES));
+    assert_eq!(stats.active.current, 67 * BYTES);
+    gate.open();
+    whole(&pool);
 }
 
 fn a_peak_is_the_most_there_was_until_it_is_reset(device: &Device) {
