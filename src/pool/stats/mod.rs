@@ -96,7 +96,7 @@ figures! {
         /// Physical bytes of active blocks and holes of the class: holes of up to [`SMALL_BYTES`] are small. A handle
         /// may hold both classes. `allocated` and `freed` sum up the changes from one read to the next.
         reserved: Counter,
-        /// Free bytes in holes of the class inside handles that also hold blocks.
+        /// Free bytes in holes of the class inside handles that are not all in one hole.
         inactive_split: Counter,
     }
 
@@ -139,7 +139,8 @@ figures! {
         /// Physical bytes held, as the device counts them: a released handle counts while an old mapping of it
         /// remains. `allocated` and `freed` count bytes created and released.
         reserved: Counter,
-        /// Free bytes in handles that also hold blocks, which cannot be released.
+        /// Free bytes in handles that are not all in one hole: they also hold blocks, or streams that freed parts of them
+        /// still use those.
         inactive_split: Counter,
         /// The same for small blocks.
         small: ClassStats,
