@@ -176,7 +176,8 @@ impl Shared {
     /// last lane.
     fn retire(&self, lanes: &[Arc<Lane>]) {
         lanes.iter().for_each(|lane| lane.wait_for_used());
-        (lanes.iter()).for_each(|lane| lane.retire(&mut self.core.lock()));
+        let ended = lanes.iter().map(|lane| lane.retire(&mut self.core.lock()));
+        ended.for_each(drop);
         lanes.iter().for_each(|lane| lane.leave());
     }
 

@@ -310,3 +310,21 @@ fn others_are_served_while_a_stream_is_destroyed_whose_place_another_gets() {
         drop(world.pool.alloc(&late, 4096).unwrap());
     });
 }
+
+#[test]
+fn others_are_served_while_a_stream_is_destroyed_that_used_what_one_that_goes_freed() {
+    let world = World::of(8);
+    let device = world.pool.device();
+    let [home, left] = [(); 2].map(|()| device.stream().unwrap());
+    let blocks = [(); 2].map(|()| world.pool.alloc(&home, 4096).unwrap());
+    let capture = left.begin_capture().unwrap();
+    world.watched.fail("capture_end", 1, true);
+    assert!(capture.end().is_err());
+    // The first of four drops asks how far the others are.
+    for (mut block, user) in blocks.into_iter().zip([&world.stream, &left]) {
+        block.record_use(user).unwrap();
+    }
+    drop(left);
+    world.watched.heal();
+    world.serves_during("stream_destroy", || drop(home));
+}
