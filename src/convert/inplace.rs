@@ -23,8 +23,9 @@ impl<S: Element> PoolBuf<S> {
     /// bytes of scratch (4 per 4096 elements) come from the pool and return to it in stream order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a widened result does not fit; any error of the pool or of the launch. The
-    /// buffer is then freed; its elements are lost.
+    /// [`Error::Invalid`] if a widened result does not fit, or if the buffer is of a graph's own memory and its
+    /// stream or its pool has no handle any more; any error of the pool or of the launch. The buffer is then
+    /// freed; its elements are lost.
     pub fn convert_in_place<D: Element>(self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
     where
         S: ConvertTo<D>,
@@ -38,7 +39,13 @@ impl<S: Element> PoolBuf<S> {
             );
             return Err(Error::invalid("buffer", why));
         }
-        let lane = self.block().lane();
+        let own = self.block().lane();
+        // The lane of a graph's memory serves its capture alone.
+        let other = match self.block().is_private() {
+            true => Some(own.shared.open_lane(&own.stream.to_handle()?)?),
+            false => None,
+        };
+        let lane = other.as_deref().unwrap_or(own);
         let scratch = lane.alloc(scratch_bytes(len as u64), lane.slots)?;
         let (rounding, seed) = how.rounding_and_seed();
         let args = abi::wp_inplace {
@@ -51,18 +58,14 @@ impl<S: Element> PoolBuf<S> {
             rounding,
             overflow: how.overflow_number(),
         };
-        let stream = std::sync::Arc::clone(&lane.stream);
+        let stream = std::sync::Arc::clone(&own.stream);
         // All bytes of the block, also those beyond the elements.
         let used = Some(self.place().used(self.block().capacity(), true));
         // SAFETY: the block has space for source and result, and the scratch is as large as the launch needs.
         // Both are freed in the order of the stream that the launch is queued on.
-        let queued = ordered(&stream, &[used], || unsafe {
-            stream
-                .device
-                .backend()
-                .launch(&Launch::Inplace(args), stream.raw)
-        });
-        queued??;
+        let queue =
+            || stream.queue(|backend, on| unsafe { backend.launch(&Launch::Inplace(args), on) });
+        ordered(&stream, &[used], queue)??;
         self.retyped(needed)
     }
 }

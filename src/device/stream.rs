@@ -22,6 +22,14 @@ impl StreamCore {
         lock(&self.handle).strong_count() > 0
     }
 
+    /// The application's handle of it.
+    #[cfg(feature = "convert")]
+    pub(crate) fn to_handle(&self) -> Result<Stream> {
+        let handle = lock(&self.handle).upgrade();
+        let gone = || Error::invalid("stream", "it is gone: use a live one");
+        handle.map(Stream::of).ok_or_else(gone)
+    }
+
     /// Waits on the host for everything queued so far, and records that it is done.
     ///
     /// # Errors

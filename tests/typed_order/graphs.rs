@@ -8,9 +8,9 @@ use super::common::watched::Watched;
 use super::common::{self, BackendOf, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to_half, to_single};
 use half::f16;
-use warpool::Device;
 use warpool::convert::{ConvertTable, GradScaler, Gradients, Rounding, ScalerConfig, convert};
 use warpool::device::Graph;
+use warpool::{Device, PoolBuf};
 
 on_every_device! {
     a_graph_keeps_the_buffers_of_its_work,
@@ -19,6 +19,7 @@ on_every_device! {
     two_graphs_that_use_the_same_bytes_run_one_after_the_other,
     a_graph_captured_while_another_runs_is_launched_behind_it,
     a_buffer_of_a_graph_that_is_converted_in_place_keeps_all_of_its_memory,
+    a_buffer_of_a_graphs_own_memory_is_converted_in_place,
     a_buffer_that_outlives_its_graph_is_freed_behind_the_last_launch,
     a_buffer_of_two_graphs_is_freed_behind_both,
     streams_of_one_capture_wait_for_each_other_where_they_must,
@@ -34,7 +35,7 @@ on_every_device! {
 }
 
 /// A graph that converts `src` into `dst`, captured from the home stream.
-fn down(world: &World, src: &warpool::PoolBuf<f32>, dst: &mut warpool::PoolBuf<f16>) -> Graph {
+fn down(world: &World, src: &PoolBuf<f32>, dst: &mut PoolBuf<f16>) -> Graph {
     let capture = world.home.begin_capture().unwrap();
     to_half(&world.home, src.view(), dst.view_mut());
     capture.end().unwrap()
@@ -278,6 +279,43 @@ fn a_buffer_of_a_graph_that_is_converted_in_place_keeps_all_of_its_memory(device
         .iter()
         .for_each(|block| assert_untouched(&world.home, block));
     drop(half);
+}
+
+/// What a conversion in place needs besides the buffer comes from the stream's memory, whichever that is by then.
+fn a_buffer_of_a_graphs_own_memory_is_converted_in_place(device: &Device) {
+    for under_capture in [true, false] {
+        let world = World::new(device);
+        let full = world.full(1.5);
+        let capture = world.home.begin_capture().unwrap();
+        let mut singles = world.pool.alloc_typed::<f32>(&world.home, LEN).unwrap();
+        singles.view_mut().copy_from(&world.home, &full).unwrap();
+        let convert = |it: PoolBuf<f32>| it.convert_in_place::<f16>(Rounding::Nearest).unwrap();
+        let (graph, halves) = match under_capture {
+            true => {
+                let halves = convert(singles);
+                let graph = capture.end().unwrap();
+                graph.launch(&world.home).unwrap();
+                (graph, halves)
+            }
+            false => {
+                let graph = capture.end().unwrap();
+                graph.launch(&world.home).unwrap();
+                (graph, convert(singles))
+            }
+        };
+        drop(graph);
+        // Nobody else has the memory, now that only the buffer does.
+        let others: Vec<_> = (0..64)
+            .map(|_| world.pool.alloc(&world.home, 4 * LEN as u64).unwrap())
+            .collect();
+        for other in &others {
+            common::fill(&world.home, other.addr(), 0x5A, other.bytes());
+        }
+        assert_all(&halves.download().unwrap(), 1.5, "not converted");
+        drop((full, halves, others));
+        world.pool.check_invariants().unwrap();
+        assert_eq!(world.pool.stats().allocated.current, 0);
+    }
 }
 
 fn a_buffer_that_outlives_its_graph_is_freed_behind_the_last_launch(device: &Device) {

@@ -68,7 +68,7 @@ impl World {
 /// A place in the crate, a call of the driver that it makes, and how it is reached.
 type Site = (&'static str, &'static str, fn(&mut World) -> Result<()>);
 
-const SITES: [Site; 19] = [
+const SITES: [Site; 20] = [
     ("fill", "cuMemsetD8Async", |world| {
         world.src.view_mut().fill(&world.home, 0.0)
     }),
@@ -79,6 +79,10 @@ const SITES: [Site; 19] = [
     ("conversion", "a kernel", |world| {
         let (src, dst) = (world.src.view(), world.dst.view_mut());
         convert(&world.home, src, dst, Rounding::Nearest)
+    }),
+    ("conversion in place", "a kernel", |world| {
+        let values = world.pool.alloc_typed::<f32>(&world.home, LEN)?;
+        (values.convert_in_place::<f16>(Rounding::Nearest)).map(drop)
     }),
     ("table of conversions", "a kernel", |world| {
         let tensors = vec![(world.src.view(), world.dst.view_mut())];
