@@ -43,7 +43,9 @@ impl Timeline {
                 // The stream is about to leave a capture that has ended, and may enter another one.
                 let ended = recorder.has_ended();
                 let _counted = ended.then(|| Queueing::counted(&self.calls));
-                if self.captures.load(Ordering::SeqCst) == captures {
+                // A host call waits for no thread.
+                let waits = recorder.is_ending() && !host_call::is_running();
+                if !waits && self.captures.load(Ordering::SeqCst) == captures {
                     return host_call::without_any(call);
                 }
             }

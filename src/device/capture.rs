@@ -36,13 +36,17 @@ use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
 #[cfg(all(test, feature = "convert"))]
 use {super::structure::Device, crate::sync::try_lock};
 
 /// Number of captures by other libraries in this process. While there are any, driver calls are made in the
 /// driver's relaxed mode; otherwise they might break a capture in another mode.
 static OF_OTHERS: PlainU64 = PlainU64::new(0);
+
+/// Values of [`Recorder::ended`]: the driver's capture has ended, and the streams wait for what the gate waits for.
+const ENDED: u64 = 1;
+const LET_GO: u64 = 2;
 
 /// Whether a capture by another library is under way.
 pub(super) fn others_capture() -> bool {
@@ -82,6 +86,7 @@ impl Recorder {
             device: device.clone(),
             gate,
             record: GraphRecord::new(recorder.clone()),
+            ended: AtomicU64::new(0),
             state: Mutex::default(),
         });
         if let Err(error) = recorder.enter(stream) {
@@ -158,7 +163,7 @@ impl Recorder {
 
     fn join(&self, stream: &Stream) -> Result<()> {
         let mut state = lock(&self.state);
-        if state.ended {
+        if self.has_ended() {
             return Err(has_ended());
         }
         state.streams.push(stream.clone());
@@ -179,7 +184,12 @@ impl Recorder {
 
     /// Whether the capture has ended; it does not end while the caller has the [lock](Recorder::recording).
     pub(super) fn has_ended(&self) -> bool {
-        lock(&self.state).ended
+        self.ended.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether the capture has ended, and its streams do not wait yet for what the gate was made to wait for.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ended.load(Ordering::SeqCst) == ENDED
     }
 
     /// Returns an error if the driver does not capture `stream`, which is under this capture: work recorded on it would
@@ -205,10 +215,22 @@ impl Recorder {
         let recording = self.recording();
         let ended = host_call::without_any(end);
         let mut state = lock(&self.state);
-        state.ended = true;
+        self.ended.store(ENDED, Ordering::SeqCst);
         let streams = std::mem::take(&mut state.streams);
         drop(state);
         drop(recording);
+        // Memory allocated in the capture may be used without a launch, and work that began under the capture may come
+        // too late for it, with its waits made by the gate. So the streams wait for the gate, on which nothing else runs.
+        let gate = &self.gate.core().timeline;
+        let tick = gate.open_tick();
+        let waits = self.bytes() > 0 || self.record.has_work_under_way();
+        let waits = ended && waits && !seeded!("capture-ends-ahead-of-its-memory");
+        // During a capture by another library, a wait would break that capture.
+        let is_refused = |stream: &&Stream| {
+            !self.may_wait(stream) || stream.core().timeline.wait_for(gate, tick).is_err()
+        };
+        let refused = waits && streams.iter().filter(is_refused).count() > 0;
+        self.ended.store(LET_GO, Ordering::SeqCst);
         for stream in &streams {
             let timeline = &stream.core().timeline;
             let changing = timeline.change(false).ok();
@@ -216,19 +238,12 @@ impl Recorder {
                 timeline.set_stuck();
             }
             let left = self.let_out(stream);
-            // Memory allocated in the capture may be used without a launch, so the stream waits for the gate, on
-            // which nothing else runs.
-            let gate = &self.gate.core().timeline;
-            let tick = gate.open_tick();
-            let waits = ended && self.bytes() > 0 && !seeded!("capture-ends-ahead-of-its-memory");
-            // During a capture by another library, a wait would break that capture.
-            let waited = !waits || self.may_wait(stream) && timeline.wait_for(gate, tick).is_ok();
             // Before the host waits: a host call that the gate waits for may ask about the stream.
             drop(changing);
             let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
-            if !waited {
-                let _ = gate.sync_to(tick);
-            }
+        }
+        if refused {
+            let _ = gate.sync_to(tick);
         }
     }
 

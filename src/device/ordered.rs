@@ -279,13 +279,19 @@ fn wait(
 ) -> Result<()> {
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
+    let own = recorder.as_ref().map(|recorder| recorder.record());
+    if let Some(own) = own {
+        // The capture may end before the work is queued, and the graph is not launched until it is.
+        let _turn = stream.device.inner.turns.take();
+        own.count(true);
+        under_way.push(Arc::clone(own));
+    }
     if recorder.is_some() && !stream.device.backend().stream_capturing(stream.raw)? {
         return Err(Error::invalid(
             "stream",
             "a capture of it was announced and has not begun, or has just ended: nothing on it can be ordered now",
         ));
     }
-    let own = recorder.as_ref().map(|recorder| recorder.record());
     let mut waits = Waits::default();
     for used in uses.iter().flatten() {
         used.conflicts(Some(timeline), own, &mut waits);
@@ -391,6 +397,9 @@ impl UnderWay<'_, '_, '_> {
         }
         let graphs = (began || !same).then(|| timeline.graphs_since(self.captures));
         for graph in graphs.into_iter().flatten() {
+            if !surely {
+                self.meet(&graph, tick);
+            }
             let tensors = self.table.iter().flat_map(|table| &table.tensors);
             for used in self.uses.iter().flatten().chain(tensors) {
                 used.stamp(By::Graph(Arc::clone(&graph), Arc::clone(timeline)), surely);
@@ -403,8 +412,8 @@ impl UnderWay<'_, '_, '_> {
         if self.graphs.is_empty() {
             return;
         }
-        // Not if a wait failed.
-        let is_queued = !self.uses.is_empty() || self.table.is_some();
+        // Not if a wait failed, nor as a part of the graph.
+        let is_queued = !surely && (!self.uses.is_empty() || self.table.is_some());
         let turn = stream.device.inner.turns.take();
         for graph in self.graphs.drain(..) {
             if is_queued {
@@ -414,6 +423,22 @@ impl UnderWay<'_, '_, '_> {
         }
         stream.device.inner.turns.tell();
         drop(turn);
+    }
+}
+
+impl UnderWay<'_, '_, '_> {
+    /// Orders launches of `graph` with the work and with what the work waited for. The work may be part of the graph, or
+    /// run beside it, and it did not know when it made its waits.
+    fn meet(&self, graph: &Arc<GraphRecord>, tick: u64) {
+        let timeline = &self.stream.timeline;
+        let mut waits = Waits::default();
+        let tensors = self.table.iter().flat_map(|table| &table.tensors);
+        for used in self.uses.iter().flatten().chain(tensors) {
+            used.conflicts(Some(timeline), Some(graph), &mut waits);
+        }
+        let _turn = self.stream.device.inner.turns.take();
+        waits.graphs.iter().for_each(|other| graph.meet(other));
+        graph.report(timeline, tick);
     }
 }
 

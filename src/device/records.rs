@@ -241,6 +241,11 @@ impl GraphRecord {
         }
     }
 
+    /// Whether work that began under the capture, or beside the graph, has not been reported yet.
+    pub(super) fn has_work_under_way(&self) -> bool {
+        lock(&self.state).under_way > 0
+    }
+
     fn is_being_launched(&self) -> bool {
         lock(&self.state).launching
     }

@@ -206,8 +206,6 @@ pub(crate) trait Kept: Send {
 pub(super) struct Captured {
     /// Streams under capture, the one it began on first; they are held until it ends.
     pub(super) streams: Vec<Stream>,
-    /// The capture has ended: no stream joins it any more.
-    pub(super) ended: bool,
     /// Streams the graph was launched on.
     pub(super) users: Vec<Stream>,
     pub(super) kept: Vec<Box<dyn Kept>>,
@@ -220,6 +218,8 @@ pub(crate) struct Recorder {
     pub(super) device: Device,
     pub(super) gate: Stream,
     pub(super) record: Arc<GraphRecord>,
+    /// Above 0 once the capture has ended: no stream joins it any more. Set under `state`.
+    pub(super) ended: AtomicU64,
     pub(super) state: Mutex<Captured>,
 }
 

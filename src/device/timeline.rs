@@ -103,6 +103,11 @@ impl Timeline {
         lock(&self.recorder).clone()
     }
 
+    /// The same until the capture has ended, which lets the stream out soon.
+    fn recorder_under_way(&self) -> Option<Arc<Recorder>> {
+        self.recorder().filter(|recorder| !recorder.has_ended())
+    }
+
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
         let mut done = self.graphs_since(0);
         // The caller holds a lock that a host call may ask for.
@@ -355,8 +360,12 @@ impl Timeline {
         if self.is_behind(other, tick) {
             return Ok(false);
         }
-        if let Some(recorder) = self.recorder() {
-            return recorder.wait_for(self, other, tick);
+        if let Some(recorder) = self.recorder_under_way() {
+            let waited = recorder.wait_for(self, other, tick);
+            // What the gate was made to wait for by then, the stream waits for as it leaves.
+            if !recorder.has_ended() {
+                return waited;
+            }
         }
         let Some(mark) = other.mark(tick)? else {
             return Ok(false);
@@ -366,10 +375,9 @@ impl Timeline {
             let stream =
                 raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
             // The capture may have begun since the first look.
-            let begun = lock(&self.recorder).clone();
-            if let Some(recorder) = begun {
+            if self.recorder_under_way().is_some() {
                 drop(raw);
-                return recorder.wait_for(self, other, tick);
+                return self.wait_for(other, tick);
             }
             if !seeded!("wait-learnt-and-not-made") {
                 self.device.backend().event_wait(stream, mark.event.raw)?;

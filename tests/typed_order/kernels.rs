@@ -1,6 +1,9 @@
 //! Kernels of the application's own. A fill of the device stands for one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use super::common::{self, Gate, on_every_device};
 use super::{World, assert_all, assert_untouched, settle, to_half};
@@ -15,6 +18,10 @@ on_every_device! {
     a_record_made_while_a_kernel_is_queued_does_not_stand_for_it,
     a_launch_that_uses_the_crate_is_served,
     addresses_by_themselves_are_ordered_by_declared_uses,
+    a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses,
+    a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture,
+    a_graph_that_a_kernel_came_into_is_ordered_with_the_graphs_of_its_memory,
+    a_graph_is_not_launched_while_a_kernel_is_queued_that_began_under_its_capture,
 }
 
 /// Queues a fill with the bytes of 0x3C3C, which is about 1.06.
@@ -176,4 +183,90 @@ fn addresses_by_themselves_are_ordered_by_declared_uses(device: &Device) {
     gate.open();
     world.other.synchronize().unwrap();
     assert_untouched(&world.home, &next);
+}
+
+fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    let capture = world.home.begin_capture().unwrap();
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let graph = capture.end().unwrap();
+        fill(stream, addr, count);
+        graph
+    });
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), filled(), "the fill came first");
+    drop(launched.unwrap());
+}
+
+fn a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let graph = capture.end().unwrap();
+        let gate = Gate::close(stream);
+        fill(stream, addr, count);
+        (graph, gate)
+    });
+    let (graph, gate) = launched.unwrap();
+    graph.launch(&world.other).unwrap();
+    settle(&world.other);
+    gate.open();
+    world.home.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the graph came first");
+}
+
+fn a_graph_that_a_kernel_came_into_is_ordered_with_the_graphs_of_its_memory(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let first = capture.end().unwrap();
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let capture = stream.begin_capture().unwrap();
+        fill(stream, addr, count);
+        capture.end().unwrap()
+    });
+    let second = launched.unwrap();
+    let gate = Gate::close(&world.other);
+    first.launch(&world.other).unwrap();
+    second.launch(&world.third).unwrap();
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), filled(), "the first came last");
+}
+
+fn a_graph_is_not_launched_while_a_kernel_is_queued_that_began_under_its_capture(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let (tell, told) = mpsc::channel();
+    let on = world.third.clone();
+    let kernel = world.home.kernel("own").writes(dst.view_mut());
+    let launched = kernel.launch(|_| {
+        thread::spawn(move || {
+            let graph = capture.end().unwrap();
+            tell.send((graph.launch(&on), graph)).unwrap();
+        });
+        told.recv_timeout(Duration::from_millis(100))
+    });
+    assert!(launched.unwrap().is_err(), "launched amid the kernel");
+    let (launched, graph) = told.recv().unwrap();
+    launched.unwrap();
+    drop(graph);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::common::watched::Watched;
 use super::common::{BackendOf, Gate, fill, for_threads, on_every_device, read, rounds};
-use super::{LEN, World, settle, to_half};
+use super::{LEN, World, assert_all, settle, to_half, to_single};
 use half::f16;
 use warpool::convert::{GradScaler, ScalerConfig};
 use warpool::device::{Capture, Event};
@@ -24,6 +24,7 @@ on_every_device! {
     an_event_is_asked_about_and_waited_for_as_it_is_recorded_in_a_capture,
     an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
+    work_that_was_to_be_captured_as_the_capture_ended_runs_behind_what_it_uses,
     a_captured_stream_waits_for_none_that_has_not_joined_yet,
 }
 
@@ -332,6 +333,30 @@ fn what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free(device: 
     settle(&world.other);
     gate.open();
     assert_eq!(next.download().unwrap(), [2; LEN]);
+}
+
+/// The gate of the capture waits for what the work uses, and then the work is no part of the capture.
+fn work_that_was_to_be_captured_as_the_capture_ended_runs_behind_what_it_uses(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    // The gate is made to wait after the capture has ended, or before.
+    for call in ["before_event_record", "before_event_wait"] {
+        let world = World::new(&device);
+        let (mut src, mut dst, halves) = (world.full(1.5), world.halves(), world.halves());
+        let gate = Gate::close(&world.other);
+        to_single(&world.other, halves.view(), src.view_mut());
+        let capture = world.home.begin_capture().unwrap();
+        let (tell, ended) = mpsc::channel();
+        watched.after(call, move || {
+            thread::spawn(move || tell.send(capture.end().unwrap()));
+            thread::sleep(Duration::from_millis(100));
+        });
+        to_half(&world.home, src.view(), dst.view_mut());
+        let graph = ended.recv().unwrap();
+        settle(&world.home);
+        gate.open();
+        assert_all(&dst.download().unwrap(), 0.0, call);
+        drop(graph);
+    }
 }
 
 fn a_captured_stream_waits_for_none_that_has_not_joined_yet(device: &Device) {
