@@ -243,7 +243,8 @@ impl GraphRecord {
 
     /// Whether work that began under the capture, or beside the graph, has not been reported yet.
     pub(super) fn has_work_under_way(&self) -> bool {
-        lock(&self.state).under_way > 0
+        let state = lock(&self.state);
+        state.under_way > 0 || !state.holders.is_empty()
     }
 
     fn is_being_launched(&self) -> bool {

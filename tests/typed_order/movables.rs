@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common::{Gate, on_every_device};
+use super::common::{self, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_untouched, gets_done, settle, to_half};
 use half::f16;
 use warpool::compact::Goal;
@@ -17,6 +17,8 @@ on_every_device! {
     a_launch_during_a_hold_runs_behind_the_holders_own_work,
     each_launch_during_a_hold_runs_behind_the_holders_own_work,
     a_launch_after_a_hold_waits_for_nothing_that_the_holder_does_since,
+    a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wait_for,
+    a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work,
     a_view_of_a_resized_block_is_ordered_as_the_block,
     parts_of_a_block_that_grew_keep_their_uses_apart,
     what_a_block_grew_by_is_used_behind_whoever_had_it,
@@ -309,4 +311,47 @@ fn a_forgotten_guard_holds_its_block_for_ever() {
     );
     gate.open();
     world.other.synchronize().unwrap();
+}
+
+fn a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wait_for(
+    device: &Device,
+) {
+    let world = World::new(device);
+    let (src, dst) = (world.full(2.0), world.halves());
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let gate = Gate::close(&world.other);
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    to_half(&world.other, src.view(), guard.view_mut());
+    drop(guard);
+    let capture = world.third.begin_capture().unwrap();
+    let held = block.hold(&world.third).unwrap();
+    let graph = capture.end().unwrap();
+    common::copy(&world.third, dst.addr(), held.addr(), 2 * LEN as u64);
+    settle(&world.third);
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "read too early");
+    drop((held, graph));
+}
+
+fn a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work(device: &Device) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    let mut held = block.hold_mut(&world.other).unwrap();
+    to_half(&world.other, src.view(), held.view_mut());
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&world.other);
+    common::fill(&world.other, held.addr(), 0x5A, 2 * LEN as u64);
+    graph.launch(&world.third).unwrap();
+    settle(&world.third);
+    gate.open();
+    drop(held);
+    assert_all(
+        &block.download(&world.home).unwrap(),
+        2.0,
+        "the launch came first",
+    );
+    drop(graph);
 }
