@@ -103,9 +103,8 @@ fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; 
 /// A list of tensors that one launch quantises, any number of times.
 ///
 /// Each is quantised to the same bits as by [`quantize`](fn@super::quantize) or
-/// [`mx_quantize`](super::mx_quantize).
-/// bit. With [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` is rounded as if alone with the
-/// seed `seed + t`, so that tensors use different random numbers.
+/// [`mx_quantize`](super::mx_quantize). With [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` is
+/// rounded as if alone with the seed `seed + t`, so that tensors use different random numbers.
 ///
 /// The table is in a block of the pool. It may be used on any stream of the device: each launch waits for
 /// conflicting work, and the frees of the tensors wait for the launches, even if the table is leaked.
