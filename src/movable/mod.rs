@@ -133,9 +133,9 @@ impl<T: Pod> Movable<T> {
     /// Holds the block at its address, for work on `stream` that reads it. For work that writes it, call
     /// [`Movable::hold_mut`].
     ///
-    /// `stream` waits on the device for the block's allocation, its last move and the writes under earlier guards,
-    /// unless it is already ordered after them; under capture, the graph's launches wait instead, and the guard is
-    /// for captured work. If work writes to the address under this guard, the caller has to order that work.
+    /// `stream` waits on the device for the block's allocation, its last move and the writes under earlier
+    /// guards, unless it is already ordered after them. If work writes to the address under this guard, the
+    /// caller has to order that work.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
