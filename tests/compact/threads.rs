@@ -813,3 +813,27 @@ fn very_many_small_blocks_are_spilled_and_come_back_in_parts_that_their_streams_
         );
     }
 }
+#[test]
+fn a_hold_taken_under_a_capture_holds_its_stream_behind_the_move_also_once_that_has_ended() {
+    for allocates in [true, false] {
+        let ground = Ground::new(PoolConfig::default());
+        let [user, stream] = [(); 2].map(|()| ground.device.stream().unwrap());
+        let mut block = ground.pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+        block.upload(&stream, &contents(1, 1000)).unwrap();
+        let gate = Gate::close(&user);
+        drop(block.hold(&user).unwrap());
+        // To be moved into its place.
+        drop(ground.block);
+        ground.stream.synchronize().unwrap();
+        assert!(ground.pool.compact(&Goal::Full).unwrap().blocks > 0);
+        let capture = stream.begin_capture().unwrap();
+        let spare = allocates.then(|| ground.pool.alloc(&stream, 256).unwrap());
+        let held = block.hold(&stream).unwrap();
+        let graph = capture.end().unwrap();
+        let waits = common::is_held(&stream);
+        gate.open();
+        assert!(waits, "its next work would run ahead of the move");
+        drop((held, graph, spare));
+    }
+}
+
