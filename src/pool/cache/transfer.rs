@@ -131,11 +131,13 @@ impl Lane {
     }
 
     /// Whether work that the lane's stream is given from now on runs behind all uses of the batch. A wait for what is
-    /// done is not queued, so after one that counts too, even if the pool is set not to use it.
+    /// done is not queued, so after one that counts too, even if the pool is set not to use it. No wait covers blocks
+    /// that were freed after it.
     fn is_behind(&self, batch: &Batch, waited: bool) -> bool {
         let theirs = &batch.timeline;
         let uses_done = waited || self.shared.transfer.opportunistic;
-        let is_done = uses_done && batch.tick <= theirs.done();
+        let is_done = uses_done && batch.tick <= theirs.done()
+            || waited && seeded!("taken-over-with-what-was-freed-meanwhile");
         is_done || batch.tick <= self.timeline.waited(theirs.uid)
     }
 
@@ -200,14 +202,6 @@ impl Lane {
         waited: bool,
         core: &mut Core,
     ) -> Option<Grant> {
-        // A wait does not cover blocks freed after it.
-        if seeded!("taken-over-with-what-was-freed-meanwhile")
-            && waited
-            && self.gather(bytes, any, core)
-        {
-            let mut state = latch(&self.shared.transfer.state);
-            state.batches.iter_mut().for_each(|batch| batch.tick = 0);
-        }
         let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Blocks of the own stream need no wait. Another stream's may be in a batch already.
             let lacks = !any || self.wait_for_batch(bytes).is_empty();
