@@ -82,6 +82,7 @@ FIRST = {
     "growing-buffer-shrinks-under-its-graph": ("lib", "pool::grow_buf"),
     "growing-buffer-dropped-under-its-graph": ("lib", "pool::grow_buf"),
     "shrunk-part-not-waited-for": ("lib", "pool::grow_buf"),
+    "free-memory-of-the-device-asked-once": ("lib", "pool::grow"),
     "kept-mapping-of-another-handle": ("lib", "pool::release"),
     "kept-mapping-outlives-its-handle": ("lib", "pool::release"),
     "shrunk-under-its-uses": ("pool", "conformance::"),
