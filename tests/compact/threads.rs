@@ -836,4 +836,3 @@ fn a_hold_taken_under_a_capture_holds_its_stream_behind_the_move_also_once_that_
         drop((held, graph, spare));
     }
 }
-
