@@ -166,6 +166,24 @@ fn the_less_a_gpu_has_free_the_smaller_are_the_handles_that_a_pool_without_a_lim
 }
 
 #[test]
+fn a_pool_that_maps_elsewhere_asks_what_is_free_only_where_the_device_limits_it() {
+    for known in [0, u64::MAX] {
+        let (mut made, _held) = two_apart();
+        let granule = made.core.arena.granule();
+        made.core.pace = on_gpu(141 << 30);
+        made.core.pace.most = known;
+        let plan = made.core.plan(made.slot, 2 * granule, TERMS).unwrap();
+        assert!(!plan.idle.is_empty());
+        let job = (made.core).begin_mapping(made.slot, plan.placement, &plan.idle);
+        let grant = made.run(job).unwrap().unwrap();
+        made.granted(grant);
+        let core = &made.core;
+        let all = core.held() + core.arena.site().free_bytes();
+        assert_eq!(core.pace.most, if known == 0 { all } else { known });
+    }
+}
+
+#[test]
 fn a_placement_of_all_that_can_be_counted_is_made_no_larger() {
     let mut made = core(PoolConfig::default(), 1);
     let granule = made.core.arena.granule();
