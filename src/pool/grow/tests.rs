@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::device::sim::Rng;
 use crate::device::{Device, DeviceInfo, DeviceKind};
+#[cfg(feature = "convert")]
+use crate::driver::fake::Machine;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, core, core_of};
@@ -163,6 +165,22 @@ fn the_less_a_gpu_has_free_the_smaller_are_the_handles_that_a_pool_without_a_lim
         .into_iter()
         .for_each(|phys| backend.release(phys).unwrap());
     assert_eq!([more(), more()], [1, 16], "all free again");
+}
+
+#[cfg(feature = "convert")]
+#[test]
+fn a_pool_of_a_gpu_knows_what_is_free_before_it_grows() {
+    let machine = Machine::with_gpu(64 << 30).unwrap();
+    let device = crate::device::gpu_of(&machine);
+    let stream = device.stream().unwrap();
+    let held = [0, 60 << 30].map(|taken| {
+        let others = (taken > 0).then(|| device.backend().create(taken).unwrap());
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let _block = pool.alloc(&stream, 4096).unwrap();
+        others.inspect(|it| device.backend().release(*it).unwrap());
+        pool.stats().reserved.current
+    });
+    assert_eq!(held, [16 << 20, 2 << 20]);
 }
 
 #[test]
