@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::ask::Questions;
 use super::core::{Core, CoreGuard};
-use super::job::{Job, Part};
+use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::{Asked, Pressure, Relief, ReliefStep};
 use super::stats::Told;
@@ -139,16 +139,6 @@ impl<'a> Climb<'a> {
             true => found,
             false => core.make_slab(self.lane.slot, found, self.bytes),
         }
-    }
-
-    /// Makes the stream wait without the lock, then serves the request with `found`, of these bytes. If the driver
-    /// refuses, the memory is as it was.
-    fn behind(&self, core: &mut Core, found: (Grant, u64, Epoch)) -> Option<Turn> {
-        let (grant, bytes, epoch) = found;
-        let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
-        let waits = core.waits_for(self.lane.slot, waited);
-        let taken = vec![Part::Taken(grant, bytes, epoch)];
-        Some(Turn::Work(core.begin(waits, taken, None), Then::Next))
     }
 
     fn has_waited(&self) -> bool {

@@ -3,10 +3,11 @@
 use super::{Climb, Then, Turn, wait};
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
-use crate::pool::job::Job;
+use crate::pool::job::{Job, Part};
 use crate::pool::mapping::total;
 use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
+use crate::seeded::seeded;
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
@@ -85,22 +86,26 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     Some(Turn::Served(climb.cut(core, block)))
 }
 
-/// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory.
+/// Takes a slot or the smallest hole of any stream, behind a wait for it, if the request accepts such memory. If the
+/// driver refuses the wait, the memory is as it was.
 pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if !climb.terms.pending {
         return None;
     }
     let stream = climb.lane.slot;
     let slot = is_slot(climb.bytes).then(|| core.look_for_slot(stream, climb.bytes, true));
-    if let Some((id, slot, history)) = slot.flatten() {
+    let (grant, epoch) = if let Some((id, slot, history)) = slot.flatten() {
         climb.size = climb.bytes;
-        let grant = core.slabs.take(id, slot, stream);
-        return climb.behind(core, (grant, climb.bytes, history));
-    }
-    let id = core.smallest_hole(climb.size)?;
-    let epoch = core.extents.get(id).epoch;
-    let grant = core.take(id, climb.size, stream);
-    climb.behind(core, (grant, climb.size, epoch))
+        (core.slabs.take(id, slot, stream), history)
+    } else {
+        let id = core.smallest_hole(climb.size)?;
+        let epoch = core.extents.get(id).epoch;
+        (core.take(id, climb.size, stream), epoch)
+    };
+    let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
+    let waits = core.waits_for(stream, waited);
+    let taken = vec![Part::Taken(grant, climb.size, epoch)];
+    Some(Turn::Work(core.begin(waits, taken, None), Then::Next))
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
