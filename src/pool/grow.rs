@@ -110,7 +110,10 @@ impl Core {
         self.under_way.wanted += placement.bytes;
         // Where the device is what limits the pool, also whether others freed memory.
         let asks = self.pace.asks() && (to_create > 0 || self.pace.most < self.limit());
-        let mapping = Mapping {
+        let clear = clear.into_iter().map(Part::Clear);
+        let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
+        let mut job = self.begin(waits, parts);
+        job.mapping = Some(Box::new(Mapping {
             stream,
             placement,
             reserved,
@@ -119,10 +122,8 @@ impl Core {
             largest: self.largest_handle(to_create),
             made: Vec::new(),
             free: asks.then_some(0),
-        };
-        let clear = clear.into_iter().map(Part::Clear);
-        let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
-        Some(self.begin(waits, parts, Some(mapping)))
+        }));
+        Some(job)
     }
 
     /// Holds the free bytes from `start` to `end`, each hole by itself, sought upwards from `at`.

@@ -125,19 +125,13 @@ impl Job {
 }
 
 impl Core {
-    /// Begins a job of these parts, and perhaps a mapping.
-    pub(super) fn begin(
-        &mut self,
-        questions: Questions,
-        parts: Vec<Part>,
-        mapping: Option<Mapping>,
-    ) -> Job {
+    /// Begins a job of these parts.
+    pub(super) fn begin(&mut self, questions: Questions, parts: Vec<Part>) -> Job {
         self.under_way.jobs += 1;
         Job {
             questions,
             site: Some(self.arena.site().clone()),
             parts,
-            mapping: mapping.map(Box::new),
             ..Job::default()
         }
     }

@@ -38,7 +38,7 @@ impl Core {
         parts.extend(old.into_iter().map(|(id, old)| Part::Old(id, old)));
         let refused = self.arena.take_refused().into_iter();
         parts.extend(refused.map(|(handle, phys)| Part::Refused(handle, phys)));
-        (!parts.is_empty()).then(|| self.begin(waits, parts, None))
+        (!parts.is_empty()).then(|| self.begin(waits, parts))
     }
 
     /// Turns kept mappings back into stale ones, which nothing uses.
