@@ -19,16 +19,13 @@ use crate::seeded::seeded;
 impl Core {
     /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
     /// refused before. Frames of one hole ascend.
-    fn begin_release(
-        &mut self,
-        idle: &[IdleFrame],
-        old: impl IntoIterator<Item = Id>,
-    ) -> Option<Job> {
+    fn begin_release(&mut self, idle: &[IdleFrame], mut old: Vec<Id>) -> Option<Job> {
         let handles = idle.iter().map(|it| it.frame.handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
-        let old = old.into_iter().chain(self.unkeep(kept));
-        let old: Vec<_> = old.map(|id| (id, *self.extents.get(id))).collect();
+        old.extend(self.unkeep(kept));
+        let old = old.into_iter().map(|id| (id, *self.extents.get(id)));
+        let old: Vec<_> = old.collect();
         let idle = self.hold_frames(idle);
         let holes = idle.iter().map(|it| self.extents.get(it.hole).epoch);
         let holes = holes.filter(|_| !seeded!("released-under-queued-work"));
@@ -82,7 +79,7 @@ impl Core {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let (idle, _) = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
-        self.begin_release(&idle, old.into_iter().flatten())
+        self.begin_release(&idle, old.unwrap_or_default().into())
     }
 
     /// Begins to release idle handles of at least `bytes`, and of what the pool holds beyond the limit; `wait` as for
@@ -108,7 +105,7 @@ impl Core {
             goes
         });
         let old = wait.then(|| std::mem::take(&mut self.retiring));
-        self.begin_release(&idle, old.into_iter().flatten())
+        self.begin_release(&idle, old.unwrap_or_default().into())
     }
 
     pub(super) fn soft_limit(&self) -> u64 {
