@@ -239,7 +239,11 @@ impl Shared {
                     (core, then)
                 }
                 Some(Turn::Wait) => (self.wait_for_others(core), Then::Restart),
-                Some(turn) => self.ask_others(climb, core, &turn),
+                Some(turn) => {
+                    drop(core);
+                    let then = self.ask_others(climb, &turn);
+                    (self.core.lock(), then)
+                }
             };
             match then {
                 Then::Again => (),
@@ -256,14 +260,8 @@ impl Shared {
         Ok(None)
     }
 
-    /// Calls what may move or free memory, without the lock.
-    fn ask_others<'l>(
-        &'l self,
-        climb: &mut Climb<'_>,
-        core: CoreGuard<'l>,
-        turn: &Turn,
-    ) -> (CoreGuard<'l>, Then) {
-        drop(core);
+    /// Calls what may move or free memory. The caller has no lock.
+    fn ask_others(&self, climb: &mut Climb<'_>, turn: &Turn) -> Then {
         let (helped, then) = match turn {
             Turn::Moves(handles) => {
                 let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
@@ -279,8 +277,7 @@ impl Shared {
         climb.relieved |= helped;
         // A registered step may have released memory of another pool.
         climb.terms.refused.take_if(|_| helped);
-        let then = if helped { Then::Restart } else { then };
-        (self.core.lock(), then)
+        if helped { Then::Restart } else { then }
     }
 
     /// Waits until a job of another thread has ended, if one is under way.
