@@ -12,7 +12,7 @@ use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use crate::arena::{Kept, Made};
 use crate::error::{Error, Result};
 use crate::heap::placement::{Placement, cheapest};
-use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
+use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 impl Core {
@@ -69,7 +69,7 @@ impl Core {
         let slack = if crowded { self.slack(bytes) } else { 0 };
         let most = small.max(beside).saturating_sub(self.held());
         let most = most.max(slack).min(self.room());
-        let usable = self.usable(stream, false);
+        let usable = |hole: &Extent| self.is_behind(stream, hole.epoch);
         let find = || cheapest(&self.extents, bytes, self.arena.granule(), usable);
         let placement = (bytes <= most).then(find)?.filter(|it| it.to_map <= most)?;
         self.begin_mapping(stream, placement, &[])

@@ -45,11 +45,6 @@ impl Plan {
 }
 
 impl Core {
-    /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
-    pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
-        move |extent| pending || self.is_behind(stream, extent.epoch)
-    }
-
     /// Whether the device would refuse memory again, as the pool has given none back since. Without this, requests
     /// wait for each other's failing attempts without end.
     pub(super) fn is_refused(&self, terms: Terms) -> bool {
@@ -58,7 +53,7 @@ impl Core {
 
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let usable = self.usable(stream, terms.pending);
+        let usable = |hole: &Extent| terms.pending || self.is_behind(stream, hole.epoch);
         let placement = cheapest(&self.extents, bytes, self.arena.granule(), &usable)?;
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
