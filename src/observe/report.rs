@@ -131,6 +131,12 @@ impl Report {
                 "{corrupt} corrupt: memory was handed out while in use"
             ));
         }
+        if let Some(versus) = self.versus.as_ref().filter(|it| it.corrupt_bytes > 0) {
+            let (corrupt, name) = (Bytes(versus.corrupt_bytes), versus.name);
+            reasons.push(format!(
+                "{corrupt} corrupt in {name}'s memory, which was handed out while in use"
+            ));
+        }
         if !self.verified_what_it_owes() {
             let (verified, owed) = (Bytes(self.verified_bytes), Bytes(self.owed_bytes));
             reasons.push(format!(
@@ -140,11 +146,13 @@ impl Report {
         reasons
     }
 
-    /// Whether the whole trace was played, all required bytes were verified and nothing was corrupt.
+    /// Whether the whole trace was played, all required bytes were verified and nothing was corrupt, in another
+    /// allocator's memory either. A request that only the other one failed counts as played.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.verified_what_it_owes()
             && self.corrupt_bytes == 0
+            && self.versus.as_ref().is_none_or(|it| it.corrupt_bytes == 0)
             && self.failed_allocs == 0
             && self.failure.is_none()
     }
@@ -406,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_failures_fail_a_replay_beside_another_allocator() {
+    fn a_request_that_only_another_allocator_failed_fails_no_replay() {
         let mut versus = versus();
         versus.failed_allocs = 1;
         let report = Report {
@@ -414,6 +422,23 @@ mod tests {
             ..report()
         };
         assert!(report.passed());
+    }
+
+    #[test]
+    fn corrupt_bytes_of_another_allocator_fail_the_replay_and_are_said_to_be_its() {
+        let versus = Versus {
+            corrupt_bytes: 1,
+            ..versus()
+        };
+        let report = Report {
+            versus: Some(versus),
+            ..report()
+        };
+        assert!(!report.passed());
+        assert_eq!(
+            report.reasons(),
+            ["1 B corrupt in cuda-async's memory, which was handed out while in use"]
+        );
     }
 
     #[cfg(feature = "cli")]
