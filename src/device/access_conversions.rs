@@ -17,10 +17,13 @@ fn element(of: u32) -> u64 {
     }
 }
 
-/// The rows of one side of a conversion, as one range if there are no gaps between them.
+/// The rows of one side of a conversion, as one range if there are no gaps between them. A source's rows may
+/// overlap, or be the same one.
 fn rows(kind: AccessKind, addr: Addr, row: u64, pitch: u64, rows: u64) -> Vec<Access> {
-    if pitch == row || rows <= 1 {
-        return vec![Access::new(kind, addr, row.saturating_mul(rows))];
+    if pitch <= row || rows <= 1 {
+        let before = rows.saturating_sub(1).saturating_mul(pitch);
+        let last = row * u64::from(rows > 0);
+        return vec![Access::new(kind, addr, before.saturating_add(last))];
     }
     (0..rows)
         .map(|at| Access::new(kind, addr + at * pitch, row))
@@ -362,5 +365,19 @@ mod tests {
             ranges(&accesses, AccessKind::Write),
             [(0x8000, 0x800A), (0x8010, 0x801A)]
         );
+    }
+
+    #[test]
+    fn rows_that_meet_or_repeat_are_one_range_however_many_they_are() {
+        let one = |row, pitch, count| {
+            let rows = super::rows(AccessKind::Read, 4096, row, pitch, count);
+            assert_eq!(rows.len(), 1, "{row} bytes {pitch} apart");
+            rows[0].range.end - 4096
+        };
+        assert_eq!((one(4, 9, 1), one(4, 0, 0), one(4, 4, 0)), (4, 0, 0));
+        assert_eq!(one(4, 4, 1 << 20), 1 << 22);
+        assert_eq!(one(4, 0, 1 << 20), 4);
+        assert_eq!(one(8, 4, 1 << 20), (1 << 22) + 4);
+        assert_eq!(super::rows(AccessKind::Read, 4096, 4, 5, 3).len(), 3);
     }
 }
