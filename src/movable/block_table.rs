@@ -398,6 +398,13 @@ impl Table {
         }
     }
 
+    /// Records that there is no address table.
+    pub(super) fn has_no_words(&mut self) {
+        for index in self.stale_words.take().into_iter().flatten() {
+            self.entries[index as usize].stale_word = false;
+        }
+    }
+
     fn word_changed(&mut self, index: u32) {
         let Some(words) = &mut self.stale_words else {
             return;

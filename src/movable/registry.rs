@@ -225,24 +225,29 @@ impl Registry {
     /// Device address of the address table; the first call makes it.
     pub(super) fn address_table(&self) -> Result<Addr> {
         let mut state = self.settled(|| self.all_here())?;
-        if state.words.is_none() {
-            let mut words = Words::new(&self.device, &self.overhead)?;
-            let (handles, mover) = (state.table.len() as u64, state.mover.stream.clone());
-            // Without memory there is no table that holds would have to keep.
-            if let Err(error) = words.ensure(handles, &mover) {
-                // Without the lock: a host call that the stream waits for may ask for it.
-                drop(state);
-                beside(move || {
-                    let _ = mover.core().synchronize_memory();
-                    drop(words);
-                });
-                return Err(error);
-            }
-            state.words = Some(words);
-            state.table.has_words();
+        if let Some(words) = &state.words {
+            let base = words.base();
+            return self.settle(&mut state).map(|_| base);
         }
-        self.settle(&mut state)?;
-        Ok(state.words.as_ref().map_or(0, Words::base))
+        let mut words = Words::new(&self.device, &self.overhead)?;
+        let base = words.base();
+        let (handles, mover) = (state.table.len() as u64, state.mover.stream.clone());
+        let ensured = words.ensure(handles, &mover);
+        state.words = Some(words);
+        state.table.has_words();
+        // One that is not filled is no table that holds would have to keep.
+        if let Err(error) = ensured.and_then(|()| self.settle(&mut state)) {
+            state.table.has_no_words();
+            let words = state.words.take();
+            // Without the lock: a host call that the stream waits for may ask for it.
+            drop(state);
+            beside(move || {
+                let _ = mover.core().synchronize_memory();
+                drop(words);
+            });
+            return Err(error);
+        }
+        Ok(base)
     }
 
     pub(super) fn handles(&self) -> u64 {

@@ -448,3 +448,22 @@ fn memory_for_moves_goes_behind_them_if_one_of_two_ways_to_wait_for_them_fails()
     });
     assert_eq!(early, [false, false], "unmapped under the moves");
 }
+
+/// A driver that makes the memory of the address table, and does not fill it.
+#[test]
+fn an_address_table_that_cannot_be_filled_is_not_made() {
+    leaving_nothing(small_host(), |device| {
+        let (device, watched) = Watched::over(device);
+        let stream = device.stream().unwrap();
+        for call in ["copy_in", "launch"] {
+            let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+            let _block = pool.alloc_movable::<u8>(&stream, 4096).unwrap();
+            let ranges = device.backend().counts().ranges;
+            watched.fail(call, 1, false);
+            assert!(pool.address_table().is_err(), "{call}");
+            assert_eq!(device.backend().counts().ranges, ranges, "{call}");
+            pool.address_table().unwrap();
+            pool.check_invariants().unwrap();
+        }
+    });
+}
