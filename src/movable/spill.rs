@@ -174,8 +174,13 @@ impl State {
             entry.ready.wait_on(timeline)?;
             entry.uses.wait_on(timeline)?;
         }
-        contents.put(addr, &down.stream)?;
+        let put = contents.put(addr, &down.stream);
+        // After a failure too, because the copy may be queued.
         down.add();
+        if put.is_err() {
+            entry.uses.note(timeline, timeline.open_tick());
+        }
+        put?;
         let Some((.., contents)) = room.take() else {
             return Ok(None);
         };

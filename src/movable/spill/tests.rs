@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use super::{Registry, Shelf, Shelved, Stretch, chosen};
 use crate::device::{Addr, Device, Stream};
@@ -107,4 +109,42 @@ fn stretches_with_a_gap_between_them_are_no_row() {
     all[2].at += 5;
     all[3].at += 5;
     assert_eq!(chosen(&all, 20), [0, 10]);
+}
+
+/// Room whose copy is queued, and fails all the same.
+struct Late(Device, Arc<Mutex<Option<Receiver<()>>>>);
+
+impl Shelf for Late {
+    fn room(&self, _: u64) -> Result<Box<dyn Shelved>> {
+        Ok(Box::new(Self(self.0.clone(), Arc::clone(&self.1))))
+    }
+}
+
+impl Shelved for Late {
+    fn put(&mut self, _: Addr, stream: &Stream) -> Result<()> {
+        let gate = self.1.lock().unwrap().take();
+        let copy = move || _ = gate.map(|gate| gate.recv_timeout(Duration::from_secs(60)));
+        self.0.backend().host_call(stream.raw(), Box::new(copy))?;
+        Err(Error::invalid("room", "it takes nothing"))
+    }
+
+    fn take(&self, _: Addr, _: u64, _: &Stream) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_block_whose_copy_to_the_host_failed_once_queued_is_free_behind_it() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let stream = device.stream().unwrap();
+    let (open, gate) = channel();
+    let late = Late(device.clone(), Arc::new(Mutex::new(Some(gate))));
+    pool.spill_to(Some(Arc::new(late))).unwrap();
+    let block = pool.alloc_movable::<u8>(&stream, 6 << 20).unwrap();
+    assert!(pool.alloc(&stream, 6 << 20).is_err());
+    stream.synchronize().unwrap();
+    drop(block);
+    assert!(!device.backend().stream_query(stream.raw()).unwrap());
+    open.send(()).unwrap();
 }
