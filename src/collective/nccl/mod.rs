@@ -430,13 +430,14 @@ impl Transport for Nccl {
     }
 
     fn check(&self) -> Result<()> {
-        self.refuse_failed()?;
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             // A call under way may wait for other ranks, and returns its failure itself.
-            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::WouldBlock) => return self.refuse_failed(),
         };
+        // Under the lock: an abort leaves no communicator to ask.
+        self.refuse_failed()?;
         let sound = match self.asked(&state)? {
             IN_PROGRESS => Ok(()),
             code => self.nccl.ok("ncclCommGetAsyncError", code),
