@@ -54,7 +54,7 @@ impl Core {
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let usable = |hole: &Extent| terms.pending || self.is_behind(stream, hole.epoch);
-        let placement = cheapest(&self.extents, bytes, self.arena.granule(), &usable)?;
+        let placement = cheapest(&self.extents, bytes, self.arena.granule(), usable)?;
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
