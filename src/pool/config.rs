@@ -17,9 +17,9 @@ pub enum HandleSize {
     /// The last handles of a block are smaller, so that its end wastes less than the device's smallest handle.
     ///
     /// In a GPU's pool they are larger, unless [`PoolConfig::slack`] is set: one part in 3200 of what the pool may hold,
-    /// its limit or what the GPU has free, or a 64th of the pool if that is more and it may grow by half of the GPU;
-    /// less for small blocks. The pool grows by whole handles, so by more than a request lacks. On an H200 they have
-    /// 32 to 256 MiB.
+    /// its limit or what the GPU has free, or a 64th of the pool if that is more and it may grow by two thirds of the
+    /// GPU; less for small blocks. The pool grows by whole handles, so by more than a request lacks. On an H200 they
+    /// have 32 to 256 MiB.
     Adaptive,
 }
 

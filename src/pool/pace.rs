@@ -45,10 +45,10 @@ impl Pace {
     }
 
     /// The least size of a new handle, for a pool that holds `held` bytes and may hold `most`. All but a byte of a
-    /// handle may stay idle, so without half a GPU to spare it is only a small part of what the pool may hold.
+    /// handle may stay idle, so without two thirds of a GPU to spare it is only a small part of what the pool may hold.
     pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
         let least = self.device.min(most) / DEVICE_PART / SPARE_HANDLES;
-        let spares = self.asks() && most.saturating_sub(held) > self.device / 2;
+        let spares = self.asks() && most.saturating_sub(held) > self.device / 3 * 2;
         least.max(held / POOL_HANDLES * u64::from(spares))
     }
 }

@@ -40,10 +40,11 @@ pub(super) const LIMIT_PART: u64 = 32;
 /// is 120 and 1.14, with 5 31 and 1.18. rl holds 1.25, 1.32 and 1.29.
 pub(super) const SPARE_HANDLES: u64 = 10;
 
-/// A GPU's pool makes handles of its own bytes divided by this if that is more and it may grow by half of the GPU.
-/// Replayed on a GPU with 1.04 of their peaks, rl with 1.07, eight recorded programs complete so; with such handles to the
-/// end llama and rl do not (`left-replays-host.txt`). In the replay above gpt2 makes or maps elsewhere 288 handles and holds 1.038, moe 230 and
-/// 1.011; with 32 it is 175 and 1.054, 147 and 1.011; without 715 and 1.012, 407 and 1.009.
+/// A GPU's pool makes handles of its own bytes divided by this if that is more and it may grow by two thirds of the GPU.
+/// Replayed on a GPU with 1.02 of their peaks, rl with 1.07, eight recorded programs complete so. With such handles until
+/// half of the GPU is left llama does not, nor rl with such handles to the end (`left-replays-host.txt`). In the replay
+/// above gpt2 makes or maps elsewhere 288 handles and holds 1.038, moe 230 and 1.011; with 32 it is 175 and 1.054, 147
+/// and 1.011; without 715 and 1.012, 407 and 1.009.
 pub(super) const POOL_HANDLES: u64 = 64;
 
 /// Number of handles that adaptive sizing aims at. With 1,024 detect maps 365 handles elsewhere in place of 218, with

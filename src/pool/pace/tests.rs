@@ -54,7 +54,7 @@ fn handles_take_a_limit_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_co
 }
 
 #[test]
-fn handles_are_a_part_of_what_there_is_to_spare_or_of_the_pool_with_half_a_gpu_to_spare() {
+fn handles_are_a_part_of_what_there_is_to_spare_or_of_the_pool_with_two_thirds_of_a_gpu_to_spare() {
     let pace = pace(None, DeviceKind::Cuda);
     let handle = |held: u64, most| pace.handle(held << 20, most) >> 10;
     let held = [4, 16, 32, 64, 100];
@@ -63,8 +63,8 @@ fn handles_are_a_part_of_what_there_is_to_spare_or_of_the_pool_with_half_a_gpu_t
         [102, 256, 512, 1024, 1600]
     );
     let device = DEVICE_PART << 20;
-    let whole = [100, 159, 160, 319].map(|mib| handle(mib, device));
-    assert_eq!(whole, [1600, 2544, 102, 102]);
+    let whole = [100, 106, 107, 319].map(|mib| handle(mib, device));
+    assert_eq!(whole, [1600, 1696, 102, 102]);
     let limited = device / 2;
     assert_eq!(held.map(|mib| handle(mib, limited)), [51; 5]);
 }
