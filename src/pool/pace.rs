@@ -36,11 +36,11 @@ impl Pace {
     }
 
     /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What the limit
-    /// leaves above the peak stays for requests that remaps cannot serve, but for a part.
+    /// leaves just above the peak stays for requests that remaps cannot serve, and half of what it leaves beyond.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
         let spare = self.device / DEVICE_PART;
         let spare = spare.min((peak / SPARE_PART).max(spare / 2));
-        let left = most.saturating_sub(peak) / LIMIT_PART;
+        let left = most.saturating_sub(peak + peak / LIMIT_PART) / 2;
         spare.min(left).max((peak as f64 * self.part) as u64)
     }
 

@@ -28,12 +28,12 @@ fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
 }
 
 #[test]
-fn a_limited_pool_grows_by_a_part_of_what_its_limit_leaves_above_the_peak() {
+fn a_limited_pool_grows_by_half_of_what_its_limit_leaves_beyond_the_peak_and_a_part_of_it() {
     let pace = pace(None, DeviceKind::Cuda);
-    let peak = 10 << 20;
-    let slack = |left| pace.slack(peak, peak.saturating_add_signed(left * LIMIT_PART as i64)) >> 10;
-    let left = [-1 << 20, 0, 200 << 10, 900 << 10, 8 << 20];
-    assert_eq!(left.map(slack), [184, 184, 200, 900, 1024]);
+    let (peak, kept) = (10 << 20, (10 << 20) / LIMIT_PART as i64);
+    let slack = |left| pace.slack(peak as u64, (peak + kept + left) as u64) >> 10;
+    let left = [-kept - 1, -kept, 0, 400 << 10, 1800 << 10, 8 << 20];
+    assert_eq!(left.map(slack), [184, 184, 184, 200, 900, 1024]);
 }
 
 #[test]
