@@ -1,6 +1,5 @@
 //! What the pool keeps of its movable memory: the registry, once there is one, and settings for it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::registry::{Registry, in_units};
@@ -9,7 +8,7 @@ use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
 use crate::device::{Timeline, lock, may_wait};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Pool, Pressure, Relief};
-use crate::sync::{Mutex, try_lock};
+use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
 const COMPACTION_RANK: u8 = 100;
@@ -36,14 +35,6 @@ impl Attached for Attachment {
     fn make_room(&self, bytes: u64, handles: u64) -> bool {
         let registry = lock(&self.0).registry.clone();
         registry.is_some_and(|registry| registry.make_room(bytes, handles))
-    }
-
-    fn homes(&self) -> HashMap<u64, u64> {
-        let registry = try_lock(&self.0).and_then(|state| state.registry.clone());
-        let state = registry
-            .as_ref()
-            .and_then(|registry| try_lock(&registry.state));
-        state.map_or_else(HashMap::new, |state| state.table.homes())
     }
 }
 

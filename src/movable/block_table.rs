@@ -258,14 +258,6 @@ impl Table {
         Some((MovableId { index, generation }, entry))
     }
 
-    /// The streams that the blocks were allocated on, by address.
-    pub(super) fn homes(&self) -> HashMap<u64, u64> {
-        let blocks = self.entries.iter().filter_map(|entry| entry.block.as_ref());
-        blocks
-            .map(|block| (block.addr(), block.stream_id()))
-            .collect()
-    }
-
     /// Adds a handle for `block`, which is ready after the work queued on its stream so far.
     pub(super) fn add(&mut self, block: Block, now: u64) -> (MovableId, Arc<AccessLog>) {
         let index = self.spare.pop().unwrap_or_else(|| {

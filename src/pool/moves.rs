@@ -6,12 +6,14 @@
 //! mapped memory never makes one hole of several runs. A run whose blocks may all move is mapped again, behind
 //! another run: its blocks keep their bytes and get new addresses. Its old mappings become stale.
 
+use std::collections::BTreeMap;
+
 use super::ask;
 use super::core::Core;
 use super::stats::Told;
 use super::structure::Mark;
 use crate::error::{Error, Result, refuse};
-use crate::heap::{Epoch, Id, State, StreamIndex};
+use crate::heap::{Epoch, FRESH, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
 /// A block's move: from which offset, to which, and its bytes.
@@ -58,18 +60,19 @@ impl Core {
     /// destination. Returns the blocks' new extents in the same order.
     pub(crate) fn book_moves(&mut self, moves: &[Way], mut epoch: Epoch) -> Vec<Id> {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
-        let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
-        sources.sort_unstable();
+        // The blocks' own streams, by source.
+        let mut homes: BTreeMap<_, _> = moves.iter().map(|&(from, ..)| (from, FRESH)).collect();
         let mut at = self.extents.first();
-        for from in sources {
+        for (&from, home) in &mut homes {
             at = self.extents.seek(at, from);
+            *home = self.extents.get(at).epoch.stream;
             // The hole made here may have merged with the one below.
             at = self.extents.give(at, epoch, |_| true);
         }
         at = self.extents.first();
-        let each = moves.iter().map(|&(_, to, bytes)| {
+        let each = moves.iter().map(|&(from, to, bytes)| {
             at = self.extents.seek(at, to);
-            at = (self.extents).take_window(at, to, bytes, epoch.stream);
+            at = (self.extents).take_window(at, to, bytes, homes[&from]);
             self.extents.set_movable(at, true);
             at
         });

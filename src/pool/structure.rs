@@ -4,7 +4,7 @@
 //! hold each lane until its last block is gone; [`Lanes`] are those in use. A [`Block`] points to its lane without a
 //! reference count: see `cache::lifetime`. A stream under capture has [`Private`] memory, whose segments are blocks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -150,9 +150,6 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
 
     /// Moves memory to make room for `bytes`, if that is cheaper than mapping `handles` elsewhere; true if it did.
     fn make_room(&self, bytes: u64, handles: u64) -> bool;
-
-    /// For moved blocks that no thread uses now: by address, the stream that each was allocated on.
-    fn homes(&self) -> HashMap<u64, u64>;
 }
 
 /// In this order, so that fields that each request reads lie together, before the cache's bins.

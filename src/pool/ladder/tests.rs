@@ -1,6 +1,5 @@
 //! What a step asks for, and under which lock.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::*;
@@ -177,10 +176,6 @@ impl Attached for Layer {
     fn make_room(&self, bytes: u64, handles: u64) -> bool {
         lock(&self.0).push(("moves", bytes, handles));
         false
-    }
-
-    fn homes(&self) -> HashMap<u64, u64> {
-        HashMap::new()
     }
 }
 

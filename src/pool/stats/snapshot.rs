@@ -166,7 +166,6 @@ impl Shared {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let tracked = self.tracker.iter().flat_map(Tracker::live);
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
-        let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
         let mut made = Snapshot::default();
         let cached = self.look(|core, cached| {
             let piece = |offset, bytes, index: StreamIndex, state, movable| {
@@ -209,8 +208,6 @@ impl Shared {
                 it.state = PieceState::Cached;
             }
             let live = (it.state == PieceState::Live).then_some(it.addr);
-            let home = live.and_then(|addr| homes.get(&addr).copied());
-            it.stream = home.or(it.stream);
             it.stream_name = it.stream.and_then(|id| self.device.stream_name(id));
             it.tag = live.and_then(|addr| it.tag.or_else(|| *tags.get(&addr)?));
             it.movable &= live.is_some();
