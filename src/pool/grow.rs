@@ -119,7 +119,7 @@ impl Core {
             reserved,
             lean,
             to_create,
-            largest: self.largest_handle(to_create),
+            largest: self.handle_sizes(to_create).1,
             made: Vec::new(),
             free: asks.then_some(0),
         }));
@@ -220,7 +220,7 @@ impl Core {
     pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
         self.unmap_kept(from, to)?;
         let (bytes, mut made) = (to - from, Vec::new());
-        let largest = self.largest_handle(bytes);
+        let largest = self.handle_sizes(bytes).1;
         let done = make_handles(self.arena.site(), (from, bytes), largest, &mut made);
         done.and(self.book_made(made))
     }
@@ -234,33 +234,25 @@ impl Core {
         Ok(())
     }
 
-    /// Most bytes of a new handle for `bytes`. Adaptive: a part of the pool, or of these bytes if that is more. So the
-    /// number of handles, which sets the cost of growing and remapping, stays in the low thousands.
-    pub(super) fn largest_handle(&self, bytes: u64) -> u64 {
-        let of_pool = self.in_arena().saturating_add(bytes) / HANDLES_AIMED_AT;
+    /// Least and most bytes of a new handle for `bytes`. Adaptive: a part of the pool, or of these bytes if that is
+    /// more. So the number of handles, which sets the cost of growing and remapping, stays in the low thousands.
+    pub(super) fn handle_sizes(&self, bytes: u64) -> (u64, u64) {
         match self.config.handles {
-            HandleSize::Granule => self.arena.granule(),
-            HandleSize::UpTo(most) => most,
-            HandleSize::Adaptive => of_pool
-                .max(self.least_handle(bytes))
-                .max(bytes / HANDLES_A_STRETCH)
-                .min(LARGEST_HANDLE),
+            HandleSize::Granule => (0, self.arena.granule()),
+            HandleSize::UpTo(most) => (0, most),
+            HandleSize::Adaptive => {
+                let held = self.in_arena().saturating_add(bytes);
+                let least = (self.pace.handle(held, self.most())).min(LARGEST_HANDLE);
+                let most = (held / HANDLES_AIMED_AT).max(bytes / HANDLES_A_STRETCH);
+                (least, most.clamp(least, LARGEST_HANDLE))
+            }
         }
     }
 
-    /// Least bytes of a new handle, if a GPU has memory to spare.
-    fn least_handle(&self, left: u64) -> u64 {
-        let held = self.in_arena().saturating_add(left);
-        match self.config.handles {
-            HandleSize::Adaptive => self.pace.handle(held, self.most()).min(LARGEST_HANDLE),
-            _ => 0,
-        }
-    }
-
-    /// Widens the placement to whole new handles of [`Core::least_handle`], if the pool may hold them.
+    /// Widens the placement to whole new handles of the least size, if the pool may hold them.
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
-        let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
+        let handle = piece(u64::MAX, self.handle_sizes(new).0, self.arena.granule());
         let whole = new.checked_next_multiple_of(handle);
         let more = whole.map_or(0, |whole| whole - new);
         let room = self.most().saturating_sub(self.held());

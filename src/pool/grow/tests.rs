@@ -40,7 +40,7 @@ fn power(most: u64, granule: u64) -> u64 {
 fn of(core: &Core, granules: u64) -> u64 {
     let granule = core.arena.granule();
     let bytes = granules * granule;
-    piece(bytes, core.largest_handle(bytes), granule)
+    piece(bytes, core.handle_sizes(bytes).1, granule)
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_i
     core.pace = on_gpu(bytes);
     core.config.limit = None;
     assert_eq!([3, 30, 6000].map(|left| handle(&core, left)), [2, 16, 64]);
-    let small = core.largest_handle(granule);
+    let small = core.handle_sizes(granule).1;
     assert_eq!(small, 16 * granule);
     core.config.handles = HandleSize::UpTo(2 * granule);
     assert_eq!(handle(&core, 30), 2);
     core.config.handles = HandleSize::Adaptive;
     core.config.limit = Some(bytes / 2);
     assert_eq!(handle(&core, 30), 8);
-    assert_eq!(core.least_handle(64 * 64 * granule), 8 * granule);
+    assert_eq!(core.handle_sizes(64 * 64 * granule).0, 8 * granule);
     core.config.soft_limit = Some(bytes / 8);
     assert_eq!(handle(&core, 30), 2);
 }

@@ -54,7 +54,7 @@ impl Pages {
         }
         books.under_way.to_create += bytes;
         books.under_way.jobs += 1;
-        let (site, largest) = (books.arena.site().clone(), books.largest_handle(bytes));
+        let (site, largest) = (books.arena.site().clone(), books.handle_sizes(bytes).1);
         drop(books);
         let from = site.offset(self.site.base() + state.bytes(state.used));
         let mut made = Vec::new();
