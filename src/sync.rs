@@ -22,7 +22,7 @@ pub(crate) use parking_lot::{Mutex as Latch, MutexGuard as LatchGuard};
 pub(crate) use latch::{Latch, LatchGuard};
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::{Mutex as Latch, MutexGuard as LatchGuard};
+pub(crate) use shuttle::sync::MutexGuard as LatchGuard;
 
 #[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -43,6 +43,34 @@ pub(crate) use std::thread_local;
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::thread_local;
+
+/// A lock with the calls of a latch.
+#[cfg(shuttle)]
+#[derive(Default)]
+pub(crate) struct Latch<T>(Mutex<T>);
+
+#[cfg(shuttle)]
+impl<T> Latch<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> LatchGuard<'_, T> {
+        lock(&self.0)
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<LatchGuard<'_, T>> {
+        try_lock(&self.0)
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        self.try_lock().is_none()
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        get_mut(&mut self.0)
+    }
+}
 
 /// A value that may be dropped while a function that was given a reference to it still runs, on this thread or
 /// another. Such a reference has to hold until the function returns, but for what lies in a cell.
@@ -99,23 +127,13 @@ pub(crate) fn wait<'l, T>(changed: &Condvar, mut guard: MutexGuard<'l, T>) -> Mu
 /// Locks a latch.
 #[inline]
 pub(crate) fn latch<T>(latch: &Latch<T>) -> LatchGuard<'_, T> {
-    #[cfg(not(shuttle))]
-    return latch.lock();
-    #[cfg(shuttle)]
-    return lock(latch);
+    latch.lock()
 }
 
 /// Locks a latch if it is free.
 #[inline]
 pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
-    #[cfg(not(shuttle))]
-    return latch.try_lock();
-    #[cfg(shuttle)]
-    return match latch.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(std::sync::TryLockError::WouldBlock) => None,
-    };
+    latch.try_lock()
 }
 
 /// Locks a mutex if it is free.
@@ -132,10 +150,7 @@ pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>>
 
 /// Whether the latch is locked.
 pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
-    #[cfg(not(shuttle))]
-    return latch.is_locked();
-    #[cfg(shuttle)]
-    return try_latch(latch).is_none();
+    latch.is_locked()
 }
 
 /// Lets other threads run; sleeps for a while after some `looks`, the number of polls so far.
@@ -164,10 +179,7 @@ pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
 
 /// The value in a latch with a single owner.
 pub(crate) fn latch_mut<T>(latch: &mut Latch<T>) -> &mut T {
-    #[cfg(not(shuttle))]
-    return latch.get_mut();
-    #[cfg(shuttle)]
-    return get_mut(latch);
+    latch.get_mut()
 }
 
 /// The standard library's locks, in every build.

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, State, StreamIndex, ensure};
 use crate::seeded::seeded;
-use crate::sync::{Latch, LatchGuard, latch, try_latch};
+use crate::sync::{Latch, LatchGuard};
 
 /// A slot, held: once all clones are dropped, another stream may get the slot.
 pub(crate) type Hold = Arc<StreamIndex>;
@@ -99,21 +99,8 @@ pub(crate) struct Core {
     pub(super) inactive_split: Gauges,
 }
 
-pub(crate) struct CoreLock(pub(super) Latch<Core>);
-
+pub(crate) type CoreLock = Latch<Core>;
 pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
-
-impl CoreLock {
-    #[inline]
-    pub(crate) fn lock(&self) -> CoreGuard<'_> {
-        latch(&self.0)
-    }
-
-    #[inline]
-    pub(super) fn try_lock(&self) -> Option<CoreGuard<'_>> {
-        try_latch(&self.0)
-    }
-}
 
 /// Whether the work up to `epoch` is known to be done, without asking the driver.
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {

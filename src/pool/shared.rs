@@ -41,7 +41,7 @@ impl Shared {
             base: core.arena.base(),
             cache_bytes,
             tracker,
-            core: CoreLock(Latch::new(core)),
+            core: CoreLock::new(core),
             transfer,
             lanes: Mutex::default(),
             listed: Latch::default(),
@@ -194,7 +194,7 @@ impl Shared {
 impl Drop for Shared {
     /// Waits for work that uses free memory, then unmaps all. A device that fails to wait runs no more work.
     fn drop(&mut self) {
-        let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
+        let (arena, ticks) = latch_mut(&mut self.core).take_apart();
         let growing = std::mem::take(&mut *lock(&self.growing));
         if crate::sync::get_mut(&mut self.asleep).is_some() {
             self.device.resume(&self.awake);

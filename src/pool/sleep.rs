@@ -14,7 +14,7 @@
 //!
 //! The heap stays as it is. A dropped block becomes free as usual, and a handle without blocks is not made again.
 
-use super::core::{Core, CoreLock};
+use super::core::Core;
 use super::mapping::IdleFrame;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
@@ -80,7 +80,7 @@ impl Core {
     }
 }
 
-impl CoreLock {
+impl Shared {
     /// Unmaps and releases a frame that is awake, and books it with `book`; returns the bytes released. If the driver
     /// refuses to release the handle, it is offered again, see `Arena::offered`.
     pub(super) fn take_down(
@@ -88,10 +88,9 @@ impl CoreLock {
         id: FrameId,
         book: fn(&mut Arena, FrameId, bool),
     ) -> Result<u64> {
-        let (site, frame) = {
-            let core = self.lock();
-            (core.arena.site().clone(), core.arena.frame(id))
-        };
+        let core = self.core.lock();
+        let (site, frame) = (core.arena.site().clone(), core.arena.frame(id));
+        drop(core);
         if !frame.awake {
             return Ok(0);
         }
@@ -99,13 +98,11 @@ impl CoreLock {
         let kept = seeded!("sleeping-handles-kept");
         let released = kept || site.release(frame.phys).is_ok();
         if !seeded!("shrunk-bytes-stay-on-the-books") {
-            book(&mut self.lock().arena, id, released);
+            book(&mut self.core.lock().arena, id, released);
         }
         Ok(if released { frame.bytes } else { 0 })
     }
-}
 
-impl Shared {
     /// Puts the pool to sleep. `prepare` gets the ranges of live blocks and returns what copies them. Returns the
     /// bytes released to the device; 0 if the pool sleeps already. After an error the pool is awake; but if the driver
     /// fails both to unmap a frame and to make the others again, it sleeps, with nothing lost.
@@ -261,14 +258,14 @@ impl Shared {
                 event.synchronize()?;
             }
             sleeping.end = part.end;
-            self.take_down(part)?;
+            self.take_all_down(part)?;
         }
         Ok(())
     }
 
-    fn take_down(&self, part: &Part) -> Result<()> {
+    fn take_all_down(&self, part: &Part) -> Result<()> {
         let mut each = part.frames.iter();
-        each.try_for_each(|&(_, id)| self.core.take_down(id, Arena::fell_asleep).map(drop))
+        each.try_for_each(|&(_, id)| self.take_down(id, Arena::fell_asleep).map(drop))
     }
 
     /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.
@@ -295,9 +292,8 @@ impl Shared {
         });
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
-            // A frame that the driver does not unmap stays made. After a failed wait, copies may still use the
-            // memory.
-            let _ = parts.iter().try_for_each(|part| self.take_down(part));
+            // A frame that the driver does not unmap stays made. After a failed wait, copies may still use the memory.
+            let _ = parts.iter().try_for_each(|part| self.take_all_down(part));
         }
         let left = self.core.lock().arena.asleep();
         sleeping.taken = (sleeping.taken + lacking).saturating_sub(left);

@@ -19,7 +19,7 @@ use crate::sync::{is_latched, latch};
 impl Lane {
     /// Makes the lane crowded if a thread has the pool's lock now, unless the pool's caches keep nothing.
     pub(super) fn look_for_others(&self, state: &mut LaneState) {
-        if self.shared.cache_bytes > 0 && is_latched(&self.shared.core.0) {
+        if self.shared.cache_bytes > 0 && is_latched(&self.shared.core) {
             let live = state.counters.live_bytes(&self.others.elsewhere);
             state.crowded = CROWDED_MISSES;
             let room = self.shared.cache_bytes.saturating_add(live / CROWDED_PART);

@@ -117,8 +117,8 @@ impl Pages {
 
 /// Releases the unused frames, from the last on, up to one that the driver does not unmap; none in a sleeping pool,
 /// where copies of them may be under way. Returns the bytes released.
-fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
-    let mut books = core.lock();
+fn take_down(shared: &Shared, state: &mut PagesState) -> u64 {
+    let mut books = shared.core.lock();
     if books.asleep && !seeded!("handles-go-while-they-are-saved") {
         return 0;
     }
@@ -129,12 +129,12 @@ fn take_down(core: &CoreLock, state: &mut PagesState) -> u64 {
     let mut released = 0;
     while state.frames.len() > state.used
         && let Some(&(frame, _)) = state.frames.last()
-        && let Ok(bytes) = core.take_down(frame, Arena::frame_gone)
+        && let Ok(bytes) = shared.take_down(frame, Arena::frame_gone)
     {
         released += bytes;
         state.frames.pop();
     }
-    let mut books = core.lock();
+    let mut books = shared.core.lock();
     books.under_way.leaving -= leaving;
     books.under_way.end_one();
     released
@@ -226,7 +226,7 @@ impl Shared {
         // Kept if no frame is unused: a growth that fails may leave unused frames again.
         if some || seeded!("failed-growth-forgets-queued-work") {
             state.awaited.clear();
-            released = take_down(&self.core, &mut state);
+            released = take_down(self, &mut state);
         }
         if state.left && state.frames.is_empty() && pages.site.unreserve(pages.span).is_ok() {
             state.left = false;

@@ -290,7 +290,7 @@ struct Owner(Weak<Shared>, Arc<AtomicBool>);
 impl Drop for Owner {
     fn drop(&mut self) {
         let shared = self.0.upgrade().expect("it closes");
-        self.1.store(!is_latched(&shared.core.0), Ordering::Relaxed);
+        self.1.store(!is_latched(&shared.core), Ordering::Relaxed);
     }
 }
 
