@@ -390,7 +390,7 @@ impl Extents {
         self.changes += 1;
     }
 
-    /// Turns a stale or reserved extent into a gap, merges it with neighbouring gaps and returns the gap.
+    /// Turns a stale, reserved or held extent into a gap, merges it with neighbouring gaps and returns the gap.
     pub(crate) fn retired(&mut self, id: Id) -> Id {
         let Extent { prev, next, .. } = *self.get(id);
         let extent = self.get_mut(id);

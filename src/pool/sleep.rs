@@ -71,11 +71,9 @@ impl Core {
         let holes = self.extents.holes_from(self.arena.granule());
         let idle = holes.flat_map(|hole| self.idle_in(hole));
         let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();
-        // From the last on: the rest of the hole, below, keeps its id.
-        for IdleFrame { hole, id, frame } in idle.into_iter().rev() {
-            let gone = self.extents.retire(hole, frame.start, frame.end());
+        for IdleFrame { hole, id, .. } in self.hold_frames(&idle) {
             self.arena.forget_asleep(id);
-            self.extents.retired(gone);
+            self.extents.retired(hole);
         }
     }
 }
