@@ -7,7 +7,7 @@ pub(crate) type StreamIndex = u32;
 pub(crate) const FRESH: StreamIndex = 0;
 
 /// The work of a stream up to a tick of its timeline. Once that is done, nothing uses the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) stream: StreamIndex,
     pub(crate) tick: u64,

@@ -13,9 +13,10 @@ pub(crate) const NONE: Id = u32::MAX;
 /// A record that is no extent and ends lists. Its links are written and never read: so no branch asks for a list's end.
 pub(crate) const NIL: Id = 0;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
+    #[default]
     Unused,
     Allocated,
     Free,
@@ -26,7 +27,7 @@ pub(crate) enum State {
     Reserved,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {
     /// Offset in the arena.
@@ -48,18 +49,6 @@ pub(crate) struct Extent {
 const _: () = assert!(size_of::<Extent>() == 64);
 
 impl Extent {
-    pub(crate) const BLANK: Self = Self {
-        start: 0,
-        bytes: 0,
-        epoch: Epoch::PAST,
-        prev: NIL,
-        next: NIL,
-        newer: NIL,
-        older: NIL,
-        state: State::Unused,
-        movable: false,
-    };
-
     pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes
     }

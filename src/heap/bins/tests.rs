@@ -17,7 +17,7 @@ fn held(index: &Bins, table: &[Extent]) -> Vec<Id> {
 
 /// Three holes of each kind, filed from the middle: 5 is in the shared bin, 4 and 6 beside it.
 fn made() -> (Bins, Vec<Extent>) {
-    let mut table = vec![Extent::BLANK];
+    let mut table = vec![Extent::default()];
     let mut start = UNIT;
     for bytes in [LISTED, LISTED, LISTED, LARGE, LARGER, LARGE] {
         let state = State::Free;
@@ -25,7 +25,7 @@ fn made() -> (Bins, Vec<Extent>) {
             start,
             bytes,
             state,
-            ..Extent::BLANK
+            ..Extent::default()
         });
         start += bytes;
     }
@@ -147,12 +147,12 @@ fn the_last_bin_has_holes_of_any_size_from_its_first_on_and_nothing_is_behind_it
 fn many_holes_of_a_bin_are_taken_in_order() {
     for distance in [0, UNIT] {
         let mut index = Bins::default();
-        let mut table = vec![Extent::BLANK];
+        let mut table = vec![Extent::default()];
         table.extend((1..=3000).map(|at| Extent {
             start: at << 30,
             bytes: (OWN as u64 * 64) * UNIT + at % 500 * distance,
             state: State::Free,
-            ..Extent::BLANK
+            ..Extent::default()
         }));
         for at in 0..3000 {
             let id = 1 + at * 7 % 3000;
