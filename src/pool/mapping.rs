@@ -32,16 +32,8 @@ pub(super) struct Plan {
     pub(super) idle: Vec<IdleFrame>,
     /// Bytes that neither idle nor new handles cover.
     pub(super) lacking: u64,
-}
-
-impl Plan {
     /// Number of idle handles to map elsewhere; if they do not suffice, the number that would.
-    pub(super) fn steals(&self, granule: u64) -> u64 {
-        match self.lacking {
-            0 => self.idle.len() as u64,
-            _ => self.placement.to_map / granule,
-        }
-    }
+    pub(super) steals: u64,
 }
 
 impl Core {
@@ -64,10 +56,15 @@ impl Core {
         };
         let lacking = placement.to_map.saturating_sub(total(&idle));
         let lacking = lacking.saturating_sub(room);
+        let steals = match lacking {
+            0 => idle.len() as u64,
+            _ => placement.to_map / self.arena.granule(),
+        };
         Some(Plan {
             placement,
             idle,
             lacking,
+            steals,
         })
     }
 

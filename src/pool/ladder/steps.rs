@@ -114,9 +114,8 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
         // No plan is made for a hole that suffices, which another thread may have freed meanwhile.
         return waiting(climb, core);
     };
-    let steals = plan.steals(core.arena.granule());
-    if steals > 0 && std::mem::take(&mut climb.may_move) {
-        return Some(Turn::Moves(steals));
+    if plan.steals > 0 && std::mem::take(&mut climb.may_move) {
+        return Some(Turn::Moves(plan.steals));
     }
     // If the device has no memory, there may still be idle handles.
     let refused = core.is_refused(climb.terms);

@@ -44,7 +44,7 @@ fn a_request_would_have_as_many_handles_mapped_elsewhere_as_its_window_lacks() {
     let slot = made.slot;
     let would = |core: &Core, granules: u64| {
         let plan = core.plan(slot, granules * granule, TERMS);
-        plan.map_or(0, |plan| plan.steals(granule))
+        plan.map_or(0, |plan| plan.steals)
     };
     let core = &mut made.core;
     core.peak_taken = 9 * granule;
