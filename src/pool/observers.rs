@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
-use super::structure::{Block, Shared};
+use super::structure::Block;
 use crate::device::{Note, StreamCore, lock};
 use crate::record::{Recording, What};
 
@@ -20,13 +20,6 @@ pub(crate) enum Event<'a> {
     /// Moved away. Blocks arrive in the order in which they left.
     Leave,
     Arrive,
-}
-
-impl Shared {
-    pub(super) fn is_observed(&self) -> bool {
-        let is_watched = self.device.backend().is_watched();
-        self.recording.is_some() || self.tracker.is_some() || is_watched
-    }
 }
 
 impl Block {

@@ -198,14 +198,16 @@ fn a_block_that_moved_or_grew_is_reported_where_and_as_it_is() {
 #[test]
 fn blocks_go_the_short_way_unless_somebody_listens() {
     let device = Device::host().unwrap();
-    let is_observed = |config| Pool::new(&device, config).unwrap().shared().is_observed();
-    assert!(!is_observed(PoolConfig::default()));
-    assert!(is_observed(PoolConfig::default().track(true)));
+    let is_observed = |device: &Device, config| {
+        let (pool, stream) = (Pool::new(device, config).unwrap(), device.stream().unwrap());
+        pool.lane(&stream).unwrap().is_observed
+    };
+    assert!(!is_observed(&device, PoolConfig::default()));
+    assert!(is_observed(&device, PoolConfig::default().track(true)));
     #[cfg(feature = "sanitize")]
     {
         let (watched, _sanitizer) = crate::sanitize::Sanitizer::over(&device);
-        let pool = Pool::new(&watched, PoolConfig::default()).unwrap();
-        assert!(pool.shared().is_observed());
+        assert!(is_observed(&watched, PoolConfig::default()));
     }
 }
 

@@ -59,10 +59,11 @@ impl Lane {
             retired: private.is_some(),
             ..LaneState::default()
         };
+        let is_watched = shared.device.backend().is_watched();
         let lane = Arc::new(Ending::of(LaneParts {
             state: Latch::new(state),
             slots: shared.core.lock().config.slabs,
-            is_observed: shared.is_observed(),
+            is_observed: is_watched || shared.recording.is_some() || shared.tracker.is_some(),
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
             timeline: Arc::clone(&stream.timeline),
