@@ -24,7 +24,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::free_lists::{ALL_BINS, BINS, Cached};
-use crate::device::Timeline;
 use crate::heap::{Epoch, Grant, StreamIndex, UNIT};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
@@ -66,15 +65,6 @@ impl Transfer {
     pub(super) fn note_count(&self, state: &TransferState) {
         (self.count).store(state.batches.len() as u64, Ordering::Relaxed);
         (self.used).store(state.used.len() as u64, Ordering::Relaxed);
-    }
-}
-
-impl TransferState {
-    /// The bytes of each batch and used block, and the stream that freed them.
-    pub(in crate::pool) fn bytes(&self) -> impl Iterator<Item = (&Timeline, u64)> {
-        let batches = self.batches.iter();
-        let batches = batches.map(|it| (&*it.timeline, it.bytes * it.blocks.len() as u64));
-        batches.chain((self.used.iter()).map(|it| (&*it.timeline, it.block.bytes)))
     }
 }
 

@@ -135,10 +135,16 @@ impl Pool {
             }
         }
         drop(books);
-        for (timeline, bytes) in latch(&shared.transfer.state).bytes() {
+        let transfer = latch(&shared.transfer.state);
+        let batches = transfer.batches.iter();
+        let batches = batches.map(|it| (&it.timeline, it.bytes * it.blocks.len() as u64));
+        let used = (transfer.used.iter()).map(|it| (&it.timeline, it.block.bytes));
+        for (timeline, bytes) in batches.chain(used) {
             let of = streams.iter_mut().find(|of| of.stream == timeline.uid);
             of.into_iter().for_each(|of| of.cached_bytes += bytes);
         }
+        let batches = transfer.steps;
+        drop(transfer);
         let mut core = shared.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
@@ -153,7 +159,7 @@ impl Pool {
             ..ClassStats::of(blocks[of])
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
-        let (mut steps, batches) = (core.steps, latch(&shared.transfer.state).steps);
+        let mut steps = core.steps;
         steps.own_stream += batches.own_stream;
         steps.ready_elsewhere += batches.ready_elsewhere;
         steps.stream_wait += batches.stream_wait;
