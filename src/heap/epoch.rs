@@ -14,7 +14,6 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// For memory that no queued work uses.
     pub(crate) const PAST: Self = Self::new(FRESH, 0);
 
     pub(crate) const fn new(stream: StreamIndex, tick: u64) -> Self {

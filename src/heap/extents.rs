@@ -96,12 +96,10 @@ impl Extents {
         self.indexes[slot as usize].is_empty()
     }
 
-    /// The holes of `slot` of at least `bytes`.
     pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> {
         self.indexes[slot as usize].filed(&self.table, bytes)
     }
 
-    /// The holes of all streams of at least `bytes`.
     pub(crate) fn holes_from(&self, bytes: u64) -> impl Iterator<Item = Id> {
         (0..self.slots()).flat_map(move |slot| self.holes_of(slot, bytes))
     }
@@ -185,10 +183,8 @@ impl Extents {
     /// Cuts an extent that is not filed in two at offset `at` inside it; returns the upper part.
     #[inline(always)]
     pub(crate) fn cut(&mut self, id: Id, at: u64) -> Id {
-        let Extent {
-            start, bytes, next, ..
-        } = *self.get(id);
-        debug_assert!(start < at && at < start + bytes);
+        let (start, end, next) = (self.get(id).start, self.get(id).end(), self.get(id).next);
+        debug_assert!(start < at && at < end);
         let upper_id = self.spare.pop().unwrap_or_else(|| {
             self.table.push(Extent::default());
             (self.table.len() - 1) as Id
@@ -200,7 +196,7 @@ impl Extents {
         lower.next = upper_id;
         let upper = self.get_mut(upper_id);
         upper.start = at;
-        upper.bytes = start + bytes - at;
+        upper.bytes = end - at;
         upper.epoch = epoch;
         upper.prev = id;
         upper.next = next;
@@ -253,12 +249,8 @@ impl Extents {
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
         let Epoch { stream: slot, tick } = epoch;
-        let Extent {
-            mut bytes,
-            prev,
-            mut next,
-            ..
-        } = *self.get(id);
+        let (mut bytes, prev) = (self.get(id).bytes, self.get(id).prev);
+        let mut next = self.get(id).next;
         let joins = |extent: &Extent| {
             extent.state == State::Free && (extent.epoch.stream == slot || covered(extent))
         };

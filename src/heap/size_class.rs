@@ -29,15 +29,11 @@ pub(crate) const fn is_slot(bytes: u64) -> bool {
     !bytes.is_multiple_of(UNIT)
 }
 
-const fn spacing(bytes: u64) -> u64 {
-    let part = bytes.next_power_of_two() / 32;
-    if part > STEP { part } else { STEP }
-}
-
 /// Size for a request of `bytes`, up to [`MOST`].
 const fn of(bytes: u64) -> u64 {
     let block = bytes.next_multiple_of(UNIT);
-    let slot = bytes.next_multiple_of(spacing(bytes));
+    let part = bytes.next_power_of_two() / 32;
+    let slot = bytes.next_multiple_of(if part > STEP { part } else { STEP });
     // The smallest request of this table entry.
     let asked = bytes - (STEP - 1);
     if (block - asked) * 16 > asked {

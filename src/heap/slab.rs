@@ -237,7 +237,6 @@ impl Slabs {
         std::mem::replace(&mut slab.extent, NONE)
     }
 
-    /// Checks that all books agree.
     pub(crate) fn check(&self, extents: &Extents) -> Result<(), String> {
         let (mut free, mut of_stream) = (0, vec![0; self.of_stream.len()]);
         let slabs = (0..).zip(&self.table);

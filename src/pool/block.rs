@@ -102,9 +102,8 @@ impl Block {
         self.addr = addr;
     }
 
-    /// Address of the first byte: a multiple of 16 and of every power of two up to 256 that divides
-    /// [`Block::bytes`]; of 256 for more than 4096 bytes, under capture, and in a pool without
-    /// [`slabs`](super::PoolConfig::slabs).
+    /// Address of the first byte: a multiple of 16 and of every power of two up to 256 that divides [`Block::bytes`];
+    /// of 256 for more than 4096 bytes, under capture, and in a pool without [`slabs`](super::PoolConfig::slabs).
     #[must_use]
     #[inline]
     pub fn addr(&self) -> Addr {
@@ -211,7 +210,6 @@ impl Block {
         Ok(())
     }
 
-    /// Counts the new size.
     fn resized(&mut self, capacity: u64, bytes: u64) {
         let sizes = [(self.capacity(), self.requested), (capacity, bytes)];
         (self.lane()).count(|counters, away| counters.resize(sizes, away));

@@ -230,7 +230,6 @@ impl Core {
         }
     }
 
-    /// Notes a peak, once a block is counted.
     #[inline]
     pub(super) fn note_live(&mut self) {
         self.peak_taken = self.peak_taken.max(self.live());
@@ -257,7 +256,6 @@ impl Core {
         self.config.cache_bytes.unwrap_or(part.max(least))
     }
 
-    /// Frees a block behind `epoch`.
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch) {
         let streams = &self.streams;
         self.extents.give(id, epoch, |extent| {
@@ -316,7 +314,6 @@ impl Core {
         (self.arena.take(), ticks)
     }
 
-    /// Checks that all books agree; for tests.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         let taken = self.extents.check(self.arena.granule())?;
         let frames = self.arena.check()?;

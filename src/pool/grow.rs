@@ -225,7 +225,6 @@ impl Core {
         done.and(self.book_made(made))
     }
 
-    /// Unmaps the kept mappings in [`from`, `to`), under the lock.
     pub(super) fn unmap_kept(&mut self, from: u64, to: u64) -> Result<()> {
         for kept in self.arena.kept_in(from, to).collect::<Vec<_>>() {
             self.arena.site().unmap(kept.start, kept.bytes)?;

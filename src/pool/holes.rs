@@ -164,7 +164,6 @@ impl Core {
         self.slabs.take(slab, 0, stream)
     }
 
-    /// Frees a block or a slot of `bytes` behind `epoch`.
     pub(crate) fn give_granted(&mut self, Grant { id, offset }: Grant, bytes: u64, epoch: Epoch) {
         if !is_slot(bytes) {
             self.give(id, epoch);

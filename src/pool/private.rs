@@ -139,8 +139,7 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Frees memory once the graphs of all `others` are gone, behind the last one's gate; `gate` is that of the one
-/// before.
+/// Frees memory once the graphs of all `others` are gone, behind the last one's gate; `gate` is that of the one before.
 pub(super) fn keep_for(
     mut others: Vec<Arc<Recorder>>,
     bytes: u64,

@@ -47,8 +47,7 @@ impl Core {
         each.collect()
     }
 
-    /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or cannot be
-    /// kept.
+    /// Keeps stale mappings whose work is known to be done; begins to unmap those that are too many or cannot be kept.
     pub(super) fn begin_reaping(&mut self) -> Option<Job> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());
         while pending.len() < PENDING_LOOKED_AT

@@ -20,9 +20,8 @@ pub(super) const FEW_ADDRESSES: u64 = 1 << 40;
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
 /// A GPU's pool may grow by the device's memory divided by this, up to its limit; by half of that whatever its peak is.
-/// Recomputed activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB make or map elsewhere 75 handles after
-/// the first iteration and hold 4,320 MiB; with 640 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206 to
-/// 6,098.
+/// Recomputed activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB make or map elsewhere 75 handles after the
+/// first iteration and hold 4,320 MiB; with 640 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206 to 6,098.
 pub(super) const DEVICE_PART: u64 = 320;
 
 /// It grows by more than half only up to the peak of live bytes divided by this, so that a small program holds little
@@ -105,9 +104,8 @@ pub(super) const DROPS_A_QUESTION: u64 = 4;
 /// Bytes of a graph's segment for smaller requests; larger ones get a segment of their size.
 pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 
-/// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too, up to a MiB. KV
-/// caches of a peak of 160 MiB hold 1.077 of it, with 4 MiB here 1.103, with half a MiB 1.065; means of twelve
-/// thinned traces.
+/// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too, up to a MiB. KV caches
+/// of a peak of 160 MiB hold 1.077 of it, with 4 MiB here 1.103, with half a MiB 1.065; means of twelve thinned traces.
 pub(super) const LEAST_CACHE: u64 = 1 << 20;
 
 /// The same with several streams, where a cache's blocks move from stream to stream in batches. With a MiB a thread
@@ -122,9 +120,8 @@ pub(super) const CACHE_PART: u64 = 5;
 /// else. So a lane that finds the lock free by chance keeps its blocks.
 pub(super) const CROWDED_MISSES: u32 = 4096;
 
-/// A crowded lane keeps its live bytes divided by this, beside what each cache may keep, and the pool grows by as
-/// much: eight threads with 10,000 live blocks each do 15 million pairs a second and hold an eighth more; without, 2
-/// million.
+/// A crowded lane keeps its live bytes divided by this, beside what each cache may keep, and the pool grows by as much:
+/// eight threads with 10,000 live blocks each do 15 million pairs a second and hold an eighth more; without, 2 million.
 pub(super) const CROWDED_PART: u64 = 8;
 
 /// A crowded lane serves a request with a block that is larger by up to the request over `NEAR_PART`, or by up to

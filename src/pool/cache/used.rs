@@ -172,7 +172,6 @@ impl Transfer {
         }
     }
 
-    /// The question `ask` about all uses.
     pub(crate) fn ask_of_all_used(&self, ask: fn(u64) -> Ask) -> Questions {
         self.ask_of_used(usize::MAX, |_| true, |_, tick| ask(tick))
     }

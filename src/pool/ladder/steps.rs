@@ -18,7 +18,6 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     grant.map(Turn::Served)
 }
 
-/// Asks the driver how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let mut questions = core.ask_how_far(climb.lane.slot, climb.bytes);
     let transfer = &climb.lane.shared.transfer;
@@ -26,7 +25,6 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     Some(Turn::Work(Job::asking(questions)?, Then::Look))
 }
 
-/// Maps new memory, as [`Core::begin_overlapping`] says.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if core.is_refused(climb.terms) {
         return None;

@@ -1,6 +1,5 @@
-//! The report of live blocks: tags and backtraces. A pool that tracks
-//! ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each block (`observers`); other pools
-//! walk over their memory for a report.
+//! The report of live blocks: tags and backtraces. A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track))
+//! keeps an entry for each block (`observers`); other pools walk over their memory for a report.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -18,8 +17,7 @@ thread_local! {
     static TAG: Cell<&'static str> = const { Cell::new("untagged") };
 }
 
-/// Tags the calling thread's allocations until it is dropped: made by [`tag_scope`]. Drop scopes in the reverse
-/// order.
+/// Tags the calling thread's allocations until it is dropped: made by [`tag_scope`]. Drop scopes in the reverse order.
 #[must_use = "the tag holds only while the scope lives"]
 pub struct TagScope {
     before: &'static str,
@@ -162,7 +160,6 @@ pub(crate) struct Entries {
 }
 
 impl Tracker {
-    /// Enters a live block under the calling thread's tag.
     pub(in crate::pool) fn enter(&self, addr: Addr, bytes: u64, stream: u64) {
         let entry = LiveBlock {
             addr,
