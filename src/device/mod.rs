@@ -98,17 +98,37 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard};
 /// Most spare events kept for reuse; creating an event costs more than recording one.
 const SPARE_EVENTS: usize = 256;
 
+/// What is to be destroyed.
+type Ended = (Vec<RawEvent>, Vec<RawStream>);
+
+impl DeviceInner {
+    /// Takes out the spare events beyond `kept`, and the streams that are left.
+    fn ended(&self, kept: usize) -> Ended {
+        let mut spare = lock(&self.spare_events);
+        let kept = kept.min(spare.len());
+        let streams = std::mem::take(&mut *lock(&self.left_streams));
+        (spare.split_off(kept), streams)
+    }
+}
+
+/// The driver lets queued work complete; a failure leaks only what is destroyed.
+fn destroy(backend: &dyn Backend, (events, streams): Ended) {
+    for event in events {
+        let _ = backend.event_destroy(event);
+    }
+    for stream in streams {
+        let _ = backend.stream_destroy(stream);
+    }
+}
+
 impl Drop for DeviceInner {
     fn drop(&mut self) {
-        let events = std::mem::take(&mut *lock(&self.spare_events));
+        let ended = self.ended(0);
         let owner = self.owner.take();
         // SAFETY: nobody uses it after this.
         let backend = unsafe { ManuallyDrop::take(&mut self.backend) };
         beside(move || {
-            for event in events {
-                // A failure leaks only the event.
-                let _ = backend.event_destroy(event);
-            }
+            destroy(&*backend, ended);
             drop((backend, owner));
         });
     }
@@ -283,6 +303,7 @@ impl Device {
         Self {
             inner: Arc::new(DeviceInner {
                 spare_events: Mutex::default(),
+                left_streams: Mutex::default(),
                 adopted: Mutex::default(),
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
@@ -490,16 +511,9 @@ impl Device {
         Ok(structure::HeldEvent { device, raw })
     }
 
-    fn return_event(&self, event: RawEvent) {
-        let mut spare = lock(&self.inner.spare_events);
-        if spare.len() < SPARE_EVENTS {
-            spare.push(event);
-        } else {
-            drop(spare);
-            let device = self.clone();
-            // If the driver fails to destroy an event, it leaks; no memory of the crate depends on it.
-            beside(move || _ = device.backend().event_destroy(event));
-        }
+    /// Destroys what ended where the driver may not be called, under locks of a pool. The caller has none.
+    fn tidy(&self) {
+        destroy(&**self.backend(), self.inner.ended(SPARE_EVENTS));
     }
 }
 

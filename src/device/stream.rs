@@ -187,6 +187,7 @@ impl Drop for StreamCore {
                 // The driver lets queued work complete; a failure needs no cleanup.
                 let _ = timeline.device.backend().stream_destroy(raw);
             }
+            timeline.device.tidy();
             drop(owner);
         });
     }

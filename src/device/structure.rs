@@ -36,6 +36,8 @@ pub struct Device {
 
 pub(super) struct DeviceInner {
     pub(super) spare_events: Mutex<Vec<RawEvent>>,
+    /// Streams that were left to their timelines, which are gone: see [`Device::tidy`].
+    pub(super) left_streams: Mutex<Vec<RawStream>>,
     pub(super) adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
     /// Streams whose order may still be needed, by uid.
     pub(super) timelines: Mutex<HashMap<u64, Weak<Timeline>>>,

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use super::raw::RawStream;
 use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recorder, Timeline};
 use super::ticks::Ticks;
-use super::{beside, host_call, lock};
+use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Condvar, Mutex};
@@ -54,7 +54,7 @@ fn seen_in(clock: &Clock, uid: u64) -> u64 {
 
 impl Drop for HeldEvent {
     fn drop(&mut self) {
-        self.device.return_event(self.raw);
+        lock(&self.device.inner.spare_events).push(self.raw);
     }
 }
 
@@ -313,7 +313,7 @@ impl Timeline {
         };
         let mark = Mark { tick, event, clock };
         if seeded!("event-recorded-again-too-early") {
-            self.device.return_event(mark.event.raw);
+            lock(&self.device.inner.spare_events).push(mark.event.raw);
         }
         let middle = {
             let mut order = lock(&self.order);
@@ -522,9 +522,7 @@ impl Drop for Timeline {
         if self.left.load(Ordering::Acquire) > 0
             && let Some(raw) = self.raw()
         {
-            let device = self.device.clone();
-            // The driver lets queued work complete; a failure needs no cleanup.
-            beside(move || _ = device.backend().stream_destroy(raw));
+            lock(&self.device.inner.left_streams).push(raw);
         }
         self.device.timelines().remove(&self.uid);
     }

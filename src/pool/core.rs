@@ -25,9 +25,6 @@ use crate::sync::{Latch, LatchGuard};
 /// A slot, held: once all clones are dropped, another stream may get the slot.
 pub(crate) type Hold = Arc<StreamIndex>;
 
-/// A held slot, and what had it before.
-type Placed = (Hold, Option<StreamState>);
-
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
     /// The stream is a graph's gate: its blocks are segments of the graph's memory.
@@ -164,8 +161,8 @@ impl Core {
         self.limit().min(self.soft_limit()).min(self.pace.most)
     }
 
-    /// A slot for a stream. The caller drops what had it before without a lock: a stream may end with it.
-    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Placed {
+    /// A slot for a stream.
+    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Hold {
         let is_free = |&slot: &StreamIndex| {
             let waits = |&id: &Id| self.extents.get(id).epoch.stream == slot;
             // Memory that a job holds waits for some stream's work.
@@ -180,12 +177,12 @@ impl Core {
             self.extents.add_slot()
         });
         let hold = Arc::new(slot);
-        let before = self.streams[slot as usize].replace(StreamState {
+        self.streams[slot as usize] = Some(StreamState {
             timeline: Arc::clone(timeline),
             gate,
             hold: Arc::downgrade(&hold),
         });
-        (hold, before)
+        hold
     }
 
     /// Whether work that `slot`'s stream is given from now on runs behind `epoch`.

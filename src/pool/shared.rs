@@ -69,8 +69,6 @@ impl Shared {
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
-        // Dropped behind the locks.
-        let (hold, _before);
         let mut lanes = lock(&self.lanes);
         if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
@@ -79,7 +77,7 @@ impl Shared {
             return Ok(None);
         }
         let core = stream.core();
-        (hold, _before) = (self.core.lock()).add_stream(&core.timeline, core.gate);
+        let hold = (self.core.lock()).add_stream(&core.timeline, core.gate);
         let watcher = Arc::downgrade(self);
         stream.watch(watcher);
         Ok(Some(self.add_lane(&mut lanes, stream, &hold)))
@@ -176,8 +174,7 @@ impl Shared {
     /// last lane.
     fn retire(&self, lanes: &[Arc<Lane>]) {
         lanes.iter().for_each(|lane| lane.wait_for_used());
-        let ended = lanes.iter().map(|lane| lane.retire(&mut self.core.lock()));
-        ended.for_each(drop);
+        (lanes.iter()).for_each(|lane| lane.retire(&mut self.core.lock()));
         lanes.iter().for_each(|lane| lane.leave());
     }
 

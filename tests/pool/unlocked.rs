@@ -308,6 +308,8 @@ fn others_are_served_while_a_stream_is_destroyed_whose_place_another_gets() {
     let late = device.stream().unwrap();
     world.serves_during("stream_destroy", || {
         drop(world.pool.alloc(&late, 4096).unwrap());
+        // What ended under a lock goes with the next stream.
+        drop(late);
     });
 }
 
@@ -327,4 +329,51 @@ fn others_are_served_while_a_stream_is_destroyed_that_used_what_one_that_goes_fr
     drop(left);
     world.watched.heal();
     world.serves_during("stream_destroy", || drop(home));
+}
+
+#[test]
+fn others_are_served_while_a_stream_is_destroyed_that_is_done_with_a_block() {
+    let world = World::of(8);
+    let device = world.pool.device();
+    let [home, left] = [(); 2].map(|()| device.stream().unwrap());
+    let blocks = [(); 2].map(|()| world.pool.alloc(&home, 4096).unwrap());
+    let capture = left.begin_capture().unwrap();
+    world.watched.fail("capture_end", 1, true);
+    assert!(capture.end().is_err());
+    for (mut block, user) in blocks.into_iter().zip([&world.stream, &left]) {
+        block.record_use(user).unwrap();
+    }
+    let raw = left.raw();
+    drop(left);
+    world.watched.heal();
+    // The driver can be asked about the stream again.
+    let graph = device.backend().capture_end(raw).unwrap();
+    device.backend().graph_destroy(graph).unwrap();
+    world.serves_during("stream_destroy", || {
+        world.pool.trim(0).unwrap();
+        drop(device.stream().unwrap());
+    });
+}
+
+#[test]
+fn others_are_served_while_the_events_of_a_stream_that_is_gone_are_destroyed() {
+    let world = World::of(6);
+    let device = world.pool.device();
+    let [home, left] = [(); 2].map(|()| device.stream().unwrap());
+    let mut block = world.block(1);
+    block.record_use(&left).unwrap();
+    let gate = Gate::close(&left);
+    drop(block);
+    drop(left);
+    // As many spare events as the device keeps.
+    let others: Vec<_> = (0..300).map(|_| device.stream().unwrap()).collect();
+    for other in &others {
+        home.wait_stream(other).unwrap();
+    }
+    drop(others);
+    world.serves_during("event_destroy", || {
+        let all = world.pool.alloc(&home, 5 * world.granule).unwrap();
+        drop((all, device.stream().unwrap()));
+    });
+    gate.open();
 }

@@ -48,7 +48,7 @@ fn the_ways_ascend_after_a_wait_that_failed_too() {
     let mover = Mover::new(&device, &Overhead::default()).expect("a mover");
     let stream = device.stream().expect("a stream");
     let mut core = shared.core.lock();
-    let hold = core.add_stream(&stream.core().timeline, false).0;
+    let hold = core.add_stream(&stream.core().timeline, false);
     let slot = *hold;
     let granule = core.arena.granule();
     // Runs of four granules; `taken` counts half granules. The emptiest run is remapped first.
@@ -71,7 +71,7 @@ fn the_uses_of_every_block_of_a_run_are_waited_for_and_of_no_other() {
     let stream = device.stream().expect("a stream");
     let timeline = &stream.core().timeline;
     let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
-    let hold = core.add_stream(timeline, false).0;
+    let hold = core.add_stream(timeline, false);
     let slot = *hold;
     core.create_frames(0, 8 * core.arena.granule())
         .expect("memory");
@@ -124,7 +124,7 @@ fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
     let stream = device.stream().expect("a stream");
     let hold = {
         let mut core = shared.core.lock();
-        core.add_stream(&stream.core().timeline, false).0
+        core.add_stream(&stream.core().timeline, false)
     };
     let slot = *hold;
     let (granule, far) = {
@@ -155,7 +155,7 @@ fn runs_are_mapped_one_behind_the_other_and_what_is_lacking_behind_the_last() {
     let stream = device.stream().expect("a stream");
     let (granule, _hold) = {
         let mut core = shared.core.lock();
-        let hold = core.add_stream(&stream.core().timeline, false).0;
+        let hold = core.add_stream(&stream.core().timeline, false);
         let slot = *hold;
         let granule = core.arena.granule();
         for start in [0, 64, 128].map(|at| at * granule) {

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use super::free_lists::ALL_BINS;
 use crate::device::lock;
 use crate::pool::core::Core;
-use crate::pool::structure::{Lane, Marks, Others};
+use crate::pool::structure::{Lane, Others};
 use crate::sync::latch;
 
 impl Others {
@@ -47,9 +47,8 @@ impl Lane {
     }
 
     /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane. It
-    /// counts as a block of its own until the caller has it leave, without the core's lock: streams may end with it, and
-    /// with what is returned.
-    pub(crate) fn retire(&self, core: &mut Core) -> Marks {
+    /// counts as a block of its own until the caller has it leave, without the core's lock: streams may end with it.
+    pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
         state.retired = true;
         // From here on, frees elsewhere leave.
@@ -58,12 +57,11 @@ impl Lane {
         self.others.outstanding.fetch_add(out, Ordering::AcqRel);
         drop(state);
         self.drain(ALL_BINS, core);
-        let ended = self.end_used();
+        self.end_used();
         self.shared.drain(Some(self.slot), core);
         // Listed until its cache is empty, for requests that look for free memory meanwhile.
         Arc::make_mut(&mut latch(&self.shared.listed))
             .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));
-        ended
     }
 
     /// Takes away a block or holder of a retired lane, which may be gone afterwards.

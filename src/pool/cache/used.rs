@@ -124,14 +124,12 @@ impl Lane {
     }
 
     /// Has these blocks free behind the lane's stream, which has waited, also where neither device nor host could.
-    /// Returns what they waited for.
-    pub(super) fn end_used(&self) -> Marks {
-        let (mut ended, mut state) = (Marks::new(), latch(&self.shared.transfer.state));
+    pub(super) fn end_used(&self) {
+        let mut state = latch(&self.shared.transfer.state);
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
-            ended.append(&mut used.marks);
+            used.marks.clear();
             used.block.tick = self.open_tick();
         }
-        ended
     }
 }
 

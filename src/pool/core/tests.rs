@@ -34,7 +34,7 @@ pub(in crate::pool) fn all_of_a_device(config: PoolConfig, granules: u64) -> Mad
 pub(in crate::pool) fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
     let stream = device.stream().unwrap();
     let mut core = Core::new(device, config).unwrap();
-    let hold = core.add_stream(&stream.core().timeline, false).0;
+    let hold = core.add_stream(&stream.core().timeline, false);
     let bytes = granules * core.arena.granule();
     core.create_frames(0, bytes).unwrap();
     Made {
@@ -94,7 +94,7 @@ impl Made {
     /// One more stream, and what keeps it.
     pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Hold)) {
         let stream = self._stream.device().stream().unwrap();
-        let hold = self.core.add_stream(&stream.core().timeline, false).0;
+        let hold = self.core.add_stream(&stream.core().timeline, false);
         (*hold, (stream, hold))
     }
 

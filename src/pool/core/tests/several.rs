@@ -56,7 +56,7 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     let (mut made, other, _held) = two();
     let slot = made.slot;
     let third = made._stream.device().stream().unwrap();
-    let hold = made.core.add_stream(&third.core().timeline, false).0;
+    let hold = made.core.add_stream(&third.core().timeline, false);
     let waiting = *hold;
     assert!(
         made.core.ask_how_far(slot, UNIT).is_empty(),
@@ -189,7 +189,7 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
     let (mut made, other, held) = two();
     let again = |made: &mut Made| {
         let stream = made._stream.device().stream().unwrap();
-        *made.core.add_stream(&stream.core().timeline, false).0
+        *made.core.add_stream(&stream.core().timeline, false)
     };
     made.hole(0, UNIT, other);
     drop(held);
