@@ -359,6 +359,7 @@ impl State {
         Ok(true)
     }
 
+    /// Whether anything was done, also before an error.
     pub(super) fn join(
         &mut self,
         shared: &Arc<Shared>,
@@ -380,8 +381,12 @@ impl State {
         for ways in joined.ways.chunks(self.mover.most_ranges()) {
             self.moved(ways, calls);
         }
-        let settled = self.settle();
-        joined.error.map_or(settled, Err).map(|_| joined.changed)
+        // If this fails, the update stays pending; the next hold that needs it makes it.
+        let _ = self.settle();
+        joined
+            .error
+            .filter(|_| !joined.changed)
+            .map_or(Ok(joined.changed), Err)
     }
 
     /// Records the array updates and the callbacks for blocks that moved; `ways` ascend by old offset.

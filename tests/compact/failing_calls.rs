@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use common::watched::{MADE_TO_FAIL, Watched};
 use common::{BackendOf, Memory, leaving_nothing, read, write};
-use warpool::compact::{Budget, Goal};
+use warpool::compact::{Budget, Goal, Planner};
 use warpool::movable::{AddressTable, Movable, PointerArray};
+use warpool::pool::HandleSize;
 use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
 
 /// Most bytes of the pool.
@@ -322,6 +323,38 @@ fn the_sum_of_a_pass_has_what_its_failed_steps_moved() {
         });
     }
     assert!(failed_midway > 0, "no failed step moved anything");
+}
+
+#[test]
+fn a_request_is_served_by_moves_after_which_the_device_refuses_what_follows_them() {
+    leaving_nothing(small_host(), |device| {
+        let (device, watched) = Watched::over(device);
+        let config = PoolConfig::default().handles(HandleSize::UpTo(16 << 20));
+        let pool = Pool::new(&device, config.limit(16 << 20)).unwrap();
+        let stream = device.stream().unwrap();
+        // All in one handle, so that none of it is idle.
+        drop(pool.alloc(&stream, 16 << 20).unwrap());
+        let alloc = || pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap();
+        let mut blocks: Vec<_> = (0..16).map(|_| alloc()).collect();
+        let mut at = 0;
+        blocks.retain(|_| {
+            at += 1;
+            at % 2 == 0
+        });
+        let table = pool.address_table().unwrap();
+        // Moves are dearer than handles mapped elsewhere, and are for the registered steps.
+        let (planner, mut model) = (Planner::new(), Planner::new().model());
+        model.handle_ns = 0.0;
+        pool.set_planner(planner.with_model(model)).unwrap();
+        // The first launch moves, and the one after it writes the table.
+        watched.fail("launch", 2, true);
+        let served = pool.alloc(&stream, 4 << 20);
+        assert!(watched.failures() > 0, "{} moved", pool.stats().bytes_moved);
+        assert!(pool.stats().bytes_moved > 0);
+        watched.heal();
+        pool.check_invariants().unwrap();
+        drop((served.unwrap(), table));
+    });
 }
 
 /// A pass that the device stops between two launches has moved the blocks of the first.
