@@ -154,7 +154,7 @@ const PROGRESS_EVERY: usize = 1024;
 /// # Errors
 /// [`Error::Invalid`] if [`Verify::Full`] on the host device would write more than the machine's free memory;
 /// [`Error::Unavailable`], before anything is played, if the peer does not exist on `device`; otherwise any
-/// error of the device.
+/// error of the device, but for one in the peer's pass, which is [`Report::failure`] too.
 pub fn replay(
     trace: &Trace,
     device: &Device,
@@ -176,19 +176,41 @@ pub fn replay(
     let (played, moves) = play_pool(trace, device, options, &pool, progress)?;
     let stats = pool.stats();
     drop(pool);
-    let versus = match options.versus {
-        None => None,
-        Some(Peer::CudaAsync) => {
-            let peer = CudaAsync::new(device, options.cap)?;
-            let _entered = peer.enter()?;
-            let first = played.events;
-            let mut more = |more| progress(first + more);
-            let played = play(trace, device, options.verify, &peer, &mut more)?;
-            Some(versus(Peer::CudaAsync, trace, played))
-        }
-    };
     let ours = report(trace, device, options, (played, moves), &stats);
-    Ok(Report { versus, ..ours })
+    let first = ours.events;
+    let mut more = |more| progress(first + more);
+    let versus = (options.versus).map(|peer| play_peer(trace, device, options, peer, &mut more));
+    Ok(beside(ours, versus.transpose()))
+}
+
+/// Plays the trace through a peer.
+fn play_peer(
+    trace: &Trace,
+    device: &Device,
+    options: &ReplayOptions,
+    peer: Peer,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Versus> {
+    let Peer::CudaAsync = peer;
+    let pool = CudaAsync::new(device, options.cap)?;
+    let _entered = pool.enter()?;
+    let played = play(trace, device, options.verify, &pool, progress)?;
+    Ok(versus(peer, trace, played))
+}
+
+/// The report with a peer's results, or with its failure.
+fn beside(ours: Report, versus: Result<Option<Versus>>) -> Report {
+    let words = |error: Error| Error::Os {
+        call: "replay through the other allocator",
+        words: error.to_string(),
+    };
+    match versus {
+        Ok(versus) => Report { versus, ..ours },
+        Err(error) => Report {
+            failure: ours.failure.or(Some(words(error))),
+            ..ours
+        },
+    }
 }
 
 /// The report of a trace played through a pool.

@@ -82,7 +82,7 @@ pub struct Report {
     pub move_ns: u64,
     /// Time from the first event until all queued work was done.
     pub wall: Duration,
-    /// The error that stopped the replay before the end of the trace.
+    /// The error that stopped the replay before the end of the trace, or the other allocator's.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_words"))]
     pub failure: Option<Error>,
     /// The results of another allocator with the same trace, if there was one.
@@ -123,7 +123,10 @@ impl Report {
         let mut reasons = Vec::new();
         if let Some(failure) = &self.failure {
             let played = Grouped(self.events);
-            reasons.push(format!("stopped after {played} events: {failure}"));
+            reasons.push(match self.failed_allocs {
+                0 => failure.to_string(),
+                _ => format!("stopped after {played} events: {failure}"),
+            });
         }
         if self.corrupt_bytes > 0 {
             let corrupt = Bytes(self.corrupt_bytes);

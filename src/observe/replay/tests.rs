@@ -115,3 +115,27 @@ fn the_peak_of_reserved_bytes_stays_when_memory_is_given_back() {
     let mixed = Mixed::new(pool, Share::ALL, 1);
     assert_eq!(mixed.peak_reserved_bytes().expect("a peak"), peak);
 }
+
+#[test]
+fn a_peer_that_the_device_fails_loses_no_report_of_the_pool() {
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,512,0\n";
+    let trace = Trace::read_from("log", text.as_bytes(), u64::MAX).unwrap();
+    let device = Device::host().unwrap();
+    let ours = replay(&trace, &device, &ReplayOptions::default(), &mut |_| ()).unwrap();
+    let (events, verified) = (ours.events, ours.verified_bytes);
+    let code = 700;
+    let words = String::from("an illegal address");
+    let failed = Error::Driver {
+        call: "cuMemFreeAsync",
+        code,
+        words,
+    };
+    let report = beside(ours, Err(failed));
+    assert_eq!((report.events, report.verified_bytes), (events, verified));
+    assert!(!report.passed() && report.versus.is_none());
+    let reasons = report.reasons().join("; ");
+    assert!(
+        reasons.contains("cuMemFreeAsync") && !reasons.contains("stopped"),
+        "{reasons}"
+    );
+}
