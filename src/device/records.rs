@@ -327,6 +327,12 @@ impl Held {
         Self(held.collect())
     }
 
+    /// Whether one of the graphs may be launched.
+    #[cfg(any(test, feature = "cudarc"))]
+    pub(crate) fn has_graphs(&self) -> bool {
+        self.0.iter().any(|(graph, _)| !graph.is_over())
+    }
+
     /// Takes over the holds of `other` that this value does not have.
     #[cfg(any(test, feature = "cudarc"))]
     pub(crate) fn join(&mut self, mut other: Self) {

@@ -9,7 +9,8 @@
 //!
 //! Stream order is kept on both sides. A use of a [`CudaBuf`] makes its stream wait for the work of other
 //! streams on the same bytes, and later work waits for it, whichever library queues it. A stream that was not
-//! adopted is waited for on the host, before and after the use.
+//! adopted is waited for on the host, before and after the use; it gets no memory that conflicts with a graph's, whose
+//! launches would not wait for it.
 //!
 //! # Kernel arguments
 //!
@@ -302,7 +303,11 @@ impl<'a, T: Pod> Range<'a, T> {
             Some(known) => self
                 .begin(&known, writes)
                 .map(|()| SyncOnDrop::Record(None)),
-            None => self.wait(writes).map(|()| SyncOnDrop::sync_stream(stream)),
+            None => {
+                let of = self.of.buffer.place();
+                let waited = self.of.pending.wait(of, self.span(writes));
+                waited.map(|()| SyncOnDrop::sync_stream(stream))
+            }
         };
         match lent {
             Ok(guard) => (self.addr(), guard),
@@ -313,18 +318,6 @@ impl<'a, T: Pod> Range<'a, T> {
                 (0, SyncOnDrop::Record(None))
             }
         }
-    }
-
-    /// Waits on the host for all work that conflicts with the use.
-    fn wait(self, writes: bool) -> Result<()> {
-        let (place, span) = (self.of.buffer.place(), self.span(writes));
-        self.of.pending.settle(place, span);
-        let home = self.of.buffer.home();
-        wait_before(
-            home,
-            place.offset(span.from).used(span.to - span.from, writes),
-        )?;
-        home.synchronize()
     }
 }
 

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use crate::device::{Held, Place, StreamCore, lock, note_behind, wait_before};
-use crate::error::Result;
+use crate::error::{Error, Result, refuse};
 use crate::sync::Mutex;
 
 /// Most separate pending uses of a stream, for reads and for writes.
@@ -110,6 +110,22 @@ impl Pending {
     }
 }
 
+impl Pending {
+    /// Waits on the host for all work that conflicts with a use of `span` on a stream that the crate does not know, and
+    /// that is waited for once the use is queued.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a graph conflicts with the use; any error of the driver from a wait.
+    pub(super) fn wait(&self, place: Place<'_>, span: Span) -> Result<()> {
+        self.settle(place, span);
+        let Span { from, to, writes } = span;
+        let held = wait_before(place.home, place.offset(from).used(to - from, writes))?;
+        refuse!(held.has_graphs() => "stream",
+            "a graph uses the memory, and its launches would not wait for a stream that was not adopted");
+        place.home.synchronize()
+    }
+}
+
 /// Whether the application has let go of the stream, by both libraries.
 fn is_left(stream: &StreamCore) -> bool {
     let of_theirs = stream
@@ -189,6 +205,11 @@ mod tests {
     }
 
     impl World {
+        fn another(&self) -> PoolBuf<u32> {
+            let pool = Pool::new(self.home.device(), PoolConfig::default()).expect("a pool");
+            pool.alloc_filled(&self.home, LEN, 1).expect("a buffer")
+        }
+
         fn begin(&self, span: Span) {
             let core = self.theirs.core();
             let begun = self.pending.begin(self.buffer.place(), core, span);
@@ -207,6 +228,28 @@ mod tests {
             // SAFETY: the buffer outlives the work, which the test waits for.
             unsafe { backend.fill(addr, byte, bytes, self.theirs.raw()) }.expect("queued");
             open
+        }
+    }
+
+    #[test]
+    fn a_use_on_a_stream_that_is_not_known_is_refused_where_a_graph_may_be_launched_beside_it() {
+        let mut world = world();
+        let all = |writes| bytes(0, LEN as u64, writes);
+        let waits = |world: &World, writes| world.pending.wait(world.buffer.place(), all(writes));
+        let mut other = world.another();
+        for written in [false, true] {
+            let capture = world.home.begin_capture().expect("a capture");
+            let captured = match written {
+                true => world.buffer.view_mut().fill(&world.home, 0),
+                false => other.view_mut().copy_from(&world.home, &world.buffer),
+            };
+            captured.expect("captured");
+            let graph = capture.end().expect("a graph");
+            graph.launch(&world.theirs).expect("queued");
+            assert_eq!(waits(&world, false).is_err(), written, "a read");
+            assert!(waits(&world, true).is_err(), "a write");
+            drop(graph);
+            waits(&world, true).expect("no graph");
         }
     }
 
