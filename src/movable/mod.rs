@@ -379,7 +379,8 @@ impl Pool {
     /// # Safety
     /// - `slots` words of 8 bytes at `addr` are memory of the pool's device until the array is dropped or, in
     ///   stream order, unregistered; if it is dropped in a host call, until the moves before that are done.
-    /// - Work that reads or writes them is queued under a guard of the array.
+    /// - Work that reads or writes them is queued under a guard of the array, and is part of no graph, whose launches
+    ///   would not wait for a move.
     pub unsafe fn register_pointers(
         &self,
         stream: &Stream,
