@@ -532,6 +532,7 @@ impl Drop for Timeline {
 mod tests {
     use crate::device::sim::SimConfig;
     use crate::device::{Device, Scratch, Stream, Timeline, lock};
+    use crate::pool::{Pool, PoolConfig};
 
     fn streams(device: &Device) -> [Stream; 3] {
         [(); 3].map(|()| device.stream().unwrap())
@@ -789,6 +790,36 @@ mod tests {
         timeline.sync_to(tick).unwrap();
         assert!(of(&c).is_behind(&timeline, tick));
         assert!(!of(&c).wait_for(&timeline, tick).unwrap());
+    }
+
+    #[test]
+    fn a_growing_buffer_outlasts_the_last_launch_of_a_graph_that_goes_as_the_buffer_does() {
+        let device = Device::host().unwrap();
+        let [home, captured, held] = streams(&device);
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let mut buffer = pool.grow_buf::<u32>(&home, 1 << 20).unwrap();
+        buffer.resize(1 << 20).unwrap();
+        let capture = captured.begin_capture().unwrap();
+        buffer.view_mut().fill(&captured, 0x0101_0101).unwrap();
+        let graph = capture.end().unwrap();
+        let reserved = || pool.stats().reserved.current;
+        let before = reserved();
+        let (open, closed) = std::sync::mpsc::channel::<()>();
+        let work = Box::new(move || _ = closed.recv());
+        device.backend().host_call(held.raw(), work).unwrap();
+        std::thread::scope(|scope| {
+            let recorder = lock(&of(&home).recorder);
+            let dropped = scope.spawn(|| drop(buffer));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            graph.launch(&held).unwrap();
+            drop((graph, recorder));
+            dropped.join().unwrap();
+        });
+        assert_eq!(reserved(), before, "released under the launch");
+        drop(open);
+        held.synchronize().unwrap();
+        pool.trim(0).unwrap();
+        assert_eq!(reserved(), 0);
     }
 
     #[test]

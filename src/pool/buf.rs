@@ -136,7 +136,10 @@ impl<T: Pod> PoolBuf<T> {
         // A graph that uses the memory uses all of it.
         let kept = self.log.is_in_a_graph() && !seeded!("retyped-buffer-shrinks-under-its-graph");
         if bytes < self.block.bytes() && !kept {
-            match self.block.shrink(bytes) {
+            // A graph that is gone may have been launched since the last use.
+            let (home, mut uses) = (&self.home().timeline, self.log.uses().into_iter());
+            let waited = uses.try_for_each(|(on, tick)| home.wait_for(&on, tick).map(drop));
+            match waited.and_then(|()| self.block.shrink(bytes)) {
                 // Captured work uses all of it: the rest stays room.
                 Ok(()) | Err(Error::Invalid { .. }) => {}
                 Err(error) => return Err(error),

@@ -122,7 +122,7 @@ impl<T: Pod> GrowBuf<T> {
             let stream = self.home.timeline.uid;
             self.shared.grow_pages(&self.pages, bytes, stream)?;
         } else if !kept {
-            self.pages.shrink(bytes, self.uses());
+            self.pages.shrink(bytes, self.with_home(self.log.uses()));
             let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
             beside(move || _ = shared.settle_pages(&pages, false));
         }
@@ -150,9 +150,8 @@ impl<T: Pod> GrowBuf<T> {
 }
 
 impl<T> GrowBuf<T> {
-    /// The work that has to be done before memory is released.
-    fn uses(&self) -> Vec<Mark> {
-        let mut marks = self.log.uses();
+    /// The work that has to be done before memory is released: the uses, and what the own stream was given.
+    fn with_home(&self, mut marks: Vec<Mark>) -> Vec<Mark> {
         let home = &self.home.timeline;
         // Without the stream's lock: a thread may hold it while it waits for room in the queue.
         marks.push((Arc::clone(home), home.queued_tick()));
@@ -163,8 +162,9 @@ impl<T> GrowBuf<T> {
 
 impl<T> Drop for GrowBuf<T> {
     fn drop(&mut self) {
-        let mut marks = self.uses();
-        let mut graphs = self.log.leave().map_or(Vec::new(), |left| left.graphs);
+        // Both of one moment: a graph that is launched and goes meanwhile keeps the memory, or was the last use.
+        let left = self.log.leave().unwrap_or_default();
+        let (mut marks, mut graphs) = (self.with_home(left.marks), left.graphs);
         graphs.extend(self.home.timeline.recorder());
         graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
         let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));

@@ -234,3 +234,32 @@ fn a_refused_fraction_leaves_the_limit_as_it_was() {
         }
     }
 }
+
+#[test]
+fn the_tail_of_a_retyped_buffer_is_free_behind_a_launch_of_a_graph_that_is_gone() {
+    const LEN: usize = 1 << 14;
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [home, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut wide = pool.alloc_filled(&home, LEN, 1u32).unwrap();
+    let capture = other.begin_capture().unwrap();
+    wide.view_mut().fill(&other, 0x0202_0202).unwrap();
+    let graph = capture.end().unwrap();
+    // A conversion, and then another thread's launch.
+    wide.view_mut().fill(&home, 0x0303_0303).unwrap();
+    let (open, closed) = std::sync::mpsc::channel::<()>();
+    let work = Box::new(move || _ = closed.recv());
+    (device.backend().host_call(other.raw(), work)).unwrap();
+    graph.launch(&other).unwrap();
+    drop(graph);
+    let tail = wide.addr() + LEN as u64;
+    let narrow = wide.retyped::<u8>(LEN as u64).unwrap();
+    let next = pool.alloc_filled(&home, 3 * LEN, 4u8).unwrap();
+    assert_eq!(next.addr(), tail);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(open);
+    other.synchronize().unwrap();
+    let found = next.download().unwrap();
+    assert!(found == [4; 3 * LEN], "the graph wrote there");
+    drop(narrow);
+}
