@@ -192,7 +192,13 @@ impl GraphRecord {
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         // Read after the launch, so that no earlier record appears to cover it.
-        self.launch_up_to(Timeline::open_tick, stream, work)
+        self.launch_up_to(Timeline::open_tick, stream, work)?;
+        let holders = lock(&self.state).holders.clone();
+        for on in &holders {
+            // What the caller queues under its guard from now on.
+            let _ = on.wait_surely(&stream.timeline, stream.timeline.open_tick());
+        }
+        Ok(())
     }
 
     /// The same as [`GraphRecord::launch`], for a launch that another library is about to queue.

@@ -119,9 +119,12 @@ impl Pending {
     pub(super) fn wait(&self, place: Place<'_>, span: Span) -> Result<()> {
         self.settle(place, span);
         let Span { from, to, writes } = span;
-        let held = wait_before(place.home, place.offset(from).used(to - from, writes))?;
+        let used = || place.offset(from).used(to - from, writes);
+        let held = wait_before(place.home, used())?;
         refuse!(held.has_graphs() => "stream",
             "a graph uses the memory, and its launches would not wait for a stream that was not adopted");
+        // One that went meanwhile may have been launched before.
+        drop((held, wait_before(place.home, used())?));
         place.home.synchronize()
     }
 }
@@ -229,6 +232,31 @@ mod tests {
             unsafe { backend.fill(addr, byte, bytes, self.theirs.raw()) }.expect("queued");
             open
         }
+    }
+
+    #[test]
+    fn the_work_of_a_use_runs_behind_a_graph_that_was_launched_since_the_use_began() {
+        let mut world = world();
+        let other = world.home.device().stream().expect("a stream");
+        let capture = other.begin_capture().expect("a capture");
+        let captured = world.buffer.view_mut().fill(&other, 0x0101_0101);
+        captured.expect("captured");
+        let graph = capture.end().expect("a graph");
+        world.begin(bytes(0, LEN as u64, true));
+        let (open, wait) = channel::<()>();
+        let held = Box::new(move || _ = wait.recv());
+        let backend = other.device().backend();
+        backend.host_call(other.raw(), held).expect("queued");
+        graph.launch(&other).expect("queued");
+        drop(world.launch(0x0202_0202));
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        drop(open);
+        world.theirs.synchronize().expect("done");
+        other.synchronize().expect("done");
+        let all = bytes(0, LEN as u64, true);
+        world.pending.settle(world.buffer.place(), all);
+        let found = world.buffer.download().expect("done");
+        assert!(found == [0x0202_0202; LEN], "it ran beside the graph");
     }
 
     #[test]
