@@ -64,8 +64,10 @@ pub(crate) fn find(file: &str, text: &str) -> Result<Vec<Kernel>, String> {
         from = at + "KERNEL".len();
         let line = 1 + text[..at].matches('\n').count();
         let before = text[..at].rsplit('\n').next().unwrap_or_default();
-        if !before.trim().is_empty() || !text[from..].starts_with(char::is_whitespace) {
-            continue; // part of a word, or of a macro
+        let is_part = before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let is_macro = before.trim_start().starts_with('#');
+        if is_part || is_macro || !text[from..].starts_with(char::is_whitespace) {
+            continue;
         }
         let kernel = declaration(&text[from..]);
         let (name, parameters) = kernel.map_err(|why| format!("{file}:{line}: {why}"))?;
@@ -198,11 +200,11 @@ fn parameter(text: &str) -> Result<Parameter, String> {
 
 /// Whether C++ and Rust both take it for a name, and neither for a word of its own.
 fn is_name(text: &str) -> bool {
-    const TAKEN: [&str; 34] = [
+    const TAKEN: [&str; 35] = [
         "Self", "abstract", "as", "async", "await", "become", "box", "crate", "dyn", "final", "fn",
         "gen", "impl", "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override",
-        "priv", "pub", "ref", "self", "super", "trait", "type", "unsafe", "unsized", "use",
-        "where", "yield",
+        "priv", "pub", "ref", "self", "super", "trait", "type", "typeof", "unsafe", "unsized",
+        "use", "where", "yield",
     ];
     // Names that the generated functions have themselves.
     if text == "stream" || text.starts_with("wp_") {
@@ -236,6 +238,16 @@ mod tests {
             let names: Vec<&str> = found.iter().map(|kernel| &kernel.name[..]).collect();
             assert_eq!(names, ["a", "b"], "{quoted}");
         }
+    }
+
+    #[test]
+    fn a_kernel_is_found_wherever_on_its_line_it_begins() {
+        let text = "KERNEL void a(u64 i, int *y) {} KERNEL void b(u64 i, int *y) {}\n\
+                    int x;KERNEL void c(u64 i, int *y) {}\n#define KERNEL static\n  # define A KERNEL void\n\
+                    MY_KERNEL int d(); MYKERNEL int e(); KERNELS f();\n";
+        let found = find("k.cu", text).expect("kernels");
+        let names: Vec<&str> = found.iter().map(|kernel| &kernel.name[..]).collect();
+        assert_eq!(names, ["a", "b", "c"]);
     }
 
     #[test]
@@ -291,6 +303,10 @@ mod tests {
             (
                 "KERNEL void f(u64 i, float final, float *y) {}",
                 "`float final`: the types",
+            ),
+            (
+                "KERNEL void f(u64 i, int typeof, float *y) {}",
+                "`int typeof`: the types",
             ),
             (
                 "KERNEL void f(u64 i, float *stream) {}",
