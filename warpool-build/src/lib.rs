@@ -54,8 +54,10 @@ fn build(files: &[&str]) -> Result<(), String> {
     let mut all = Vec::new();
     let mut glue = String::new();
     for file in files {
-        println!("cargo::rerun-if-changed={file}");
         let path = package.join(file);
+        for source in sources(path.clone()) {
+            println!("cargo::rerun-if-changed={}", source.display());
+        }
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?;
         all.extend(signature::find(file, &text)?);
         glue.push_str(&format!("#include {:?}\n", path.display().to_string()));
@@ -73,10 +75,65 @@ fn build(files: &[&str]) -> Result<(), String> {
     write(&out.join("kernels.rs"), &rust)
 }
 
+/// A file of kernels and, transitively, what it includes from beside itself: what the build is of.
+fn sources(file: PathBuf) -> Vec<PathBuf> {
+    let mut found = vec![file];
+    let mut at = 0;
+    while let Some(path) = found.get(at) {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let named = text.lines().filter_map(|line| {
+            let line = line.trim_start().strip_prefix('#')?.trim_start();
+            let quoted = line
+                .strip_prefix("include")?
+                .trim_start()
+                .strip_prefix('"')?;
+            Some(quoted.split_once('"')?.0)
+        });
+        // What is not there is the compiler's to find or to miss.
+        let beside = named.filter_map(|name| path.with_file_name(name).canonicalize().ok());
+        let beside: Vec<PathBuf> = beside.collect();
+        for path in beside {
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
 fn variable(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|error| format!("{name}: {error}: run the build through cargo"))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_of_kernels_includes_is_a_source_too_once_and_with_what_that_includes() {
+        let folder = std::env::temp_dir().join(format!("warpool-sources-{}", std::process::id()));
+        let file = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(&path, text).expect("written");
+            path.canonicalize().expect("it is there")
+        };
+        let kernels = file(
+            "kernels.cu",
+            "#include \"warpool_kernel.h\"\n  # include\"of/a.h\"\n#include <b.h>\n",
+        );
+        let first = file(
+            "of/a.h",
+            "#include \"../of/a.h\"\n#include \"../b.h\" // why\n",
+        );
+        let second = file("b.h", "#include \"gone.h\"\n");
+        let found = sources(kernels.clone());
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert_eq!(found, [kernels, first, second]);
+    }
 }
