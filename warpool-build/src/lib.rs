@@ -60,7 +60,7 @@ fn build(files: &[&str]) -> Result<(), String> {
         }
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?;
         all.extend(signature::find(file, &text)?);
-        glue.push_str(&format!("#include {:?}\n", path.display().to_string()));
+        glue.push_str(&include(&path));
     }
     signature::no_name_twice(&all)?;
     let [name, version] = ["CARGO_PKG_NAME", "CARGO_PKG_VERSION"].map(variable);
@@ -102,6 +102,11 @@ fn sources(file: PathBuf) -> Vec<PathBuf> {
     found
 }
 
+/// The line that includes a file, in whose name C++ reads every letter as it is.
+fn include(path: &Path) -> String {
+    format!("#include \"{}\"\n", path.display())
+}
+
 fn variable(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|error| format!("{name}: {error}: run the build through cargo"))
 }
@@ -135,5 +140,11 @@ mod tests {
         let found = sources(kernels.clone());
         std::fs::remove_dir_all(&folder).expect("removed");
         assert_eq!(found, [kernels, first, second]);
+    }
+
+    #[test]
+    fn a_file_is_included_by_its_name_whatever_is_in_it() {
+        let path = "/home/jos\u{e9}/my\u{a0}kernels/a\\b \u{200d}.cu";
+        assert_eq!(include(Path::new(path)), format!("#include \"{path}\"\n"));
     }
 }
