@@ -105,6 +105,7 @@ fn code_alone(text: &str) -> String {
     while let Some(at) = begin(rest) {
         let (before, skipped) = rest.split_at(at);
         made.push_str(before);
+        made.push(' '); // a comment parts two words
         let end = match &skipped[..1] {
             "\"" => 1 + quoted(&skipped[1..]),
             "'" => 3 + usize::from(skipped.starts_with("'\\")),
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn a_declaration_says_what_is_read_and_what_is_written() {
         let text = "// KERNEL void no(u64 i)\n/* KERNEL void\n no */\n#include <x>\n\
-                    KERNEL void saxpy(u64 i, float a,\n   const float* x, Whole< f16 >w, int32_t *y) {}\n\
+                    KERNEL/**/void saxpy(u64 i, float/* factor */a,\n   const float* x, Whole< f16 >w, int32_t *y) {}\n\
                     MY_KERNEL void other();\nKERNEL void two(u64 i, double *z) { /* , */ }\n";
         let found = find("k.cu", text).expect("kernels");
         let names: Vec<&str> = found.iter().map(|kernel| &kernel.name[..]).collect();
