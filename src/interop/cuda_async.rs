@@ -267,8 +267,10 @@ fn create(driver: &'static Driver, limit: Option<u64>) -> Result<usize> {
             id: device,
         },
         win32_security_attributes: std::ptr::null_mut(),
-        // 0 means no limit.
-        max_bytes: limit.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        // 0 means no limit, and is less than any block as 1 is.
+        max_bytes: limit.map_or(0, |bytes| {
+            usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)
+        }),
         usage: 0,
         reserved: [0; 54],
     };

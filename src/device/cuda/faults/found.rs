@@ -392,6 +392,18 @@ fn the_drivers_pool_takes_no_stream_of_another_device() {
 }
 
 #[test]
+fn the_drivers_pool_under_a_limit_of_nothing_holds_nothing() {
+    with_device(|rig, device| {
+        let theirs = CudaAsync::on(rig.driver, device, Some(0)).unwrap();
+        let stream = device.stream().unwrap();
+        let refused = theirs
+            .alloc(&stream, 1)
+            .map(|block| theirs.free(block, &stream));
+        assert!(refused.unwrap_err().is_device_exhausted());
+    });
+}
+
+#[test]
 fn a_context_entered_twice_is_current_until_both_are_left_in_whatever_order() {
     let machine = Machine::with_gpu(2 * LIMIT).unwrap();
     let rig = Rig::of(&machine);
