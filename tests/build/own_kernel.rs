@@ -57,6 +57,8 @@ fn an_application_with_its_own_kernels_builds_and_runs() {
         "refused: classes: 7 elements, and `y` has 100000: every buffer of `classify` has as many";
     assert!(said.contains(refused), "{said}");
     assert!(said.contains("checked: 100000 values, 0 wrong"), "{said}");
+    let captured = "captured once and launched three times: right";
+    assert!(said.contains(captured), "{said}");
 }
 
 #[test]

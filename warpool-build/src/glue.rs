@@ -164,8 +164,9 @@ pub fn {name}<'a>(stream: &::warpool::Stream{arguments}) -> ::warpool::Result<()
         let wp_backend = unsafe {{ stream.device().raw_backend() }};
         // SAFETY: every buffer has `wp_count` elements of its type in the host's memory, or as many as are said
         // beside it, of which the kernel touches no other; the buffers' logs keep them for this work until it
-        // is done.
-        wp_backend.host_call(stream.raw(), Box::new(move || unsafe {{ {symbol}_host(wp_count{values}) }}))
+        // is done. A capture keeps the work, for each run of its graph.
+        let wp_work = move || unsafe {{ {symbol}_host(wp_count{values}) }};
+        wp_backend.host_call_in_each_run(stream.raw(), ::std::sync::Arc::new(wp_work))
     }})?
 }}
 "#

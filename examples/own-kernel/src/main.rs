@@ -46,5 +46,24 @@ fn main() -> warpool::Result<()> {
     let wrong = wrong.count();
     println!("checked: {} values, {wrong} wrong", values.len());
     assert_eq!(wrong, 0);
+
+    // What is captured runs with each launch of its graph.
+    let ones = pool.alloc_filled(&compute, values.len(), 1.0f32)?;
+    let capture = compute.begin_capture()?;
+    kernels::saxpy(&compute, 2.0, &ones, &mut y)?;
+    let graph = capture.end()?;
+    for _ in 0..3 {
+        graph.launch(&compute)?;
+    }
+    let raised = y
+        .download()?
+        .iter()
+        .zip(&ys)
+        .all(|(now, before)| *now == before + 2.0 + 2.0 + 2.0);
+    println!(
+        "captured once and launched three times: {}",
+        if raised { "right" } else { "wrong" }
+    );
+    assert!(raised);
     Ok(())
 }
