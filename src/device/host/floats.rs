@@ -110,4 +110,18 @@ mod tests {
             assert_eq!(after & mode::CONTROL, before & mode::CONTROL);
         }
     }
+
+    #[test]
+    fn a_host_call_computes_in_the_default_mode_whatever_that_of_the_thread_that_made_its_stream() {
+        let own = mode::get();
+        mode::set(own | 0x8040);
+        let device = crate::Device::host().expect("the host device");
+        let stream = device.stream().expect("a stream");
+        mode::set(own);
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || _ = tell.send(mode::get()));
+        let queued = device.backend().host_call(stream.raw(), work);
+        queued.expect("queued");
+        assert_eq!(told.recv().expect("it runs") & mode::CONTROL, mode::DEFAULT);
+    }
 }

@@ -333,7 +333,11 @@ fn run_op(op: Op) -> Result<()> {
         Op::Launch(launch) => unsafe { run_launch(&launch)? },
         // SAFETY: the caller that queued the copy or fill guarantees its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
-        Op::Call(work) => host_call::run(work)?,
+        Op::Call(work) => {
+            // An application's own kernels are host calls here.
+            let _default = DefaultFloats::set();
+            host_call::run(work)?;
+        }
         Op::Graph(ops) => {
             let ran = ops.iter().try_for_each(|op| run_op(op.clone().into()));
             // If the graph is gone, its calls are dropped here. Application code in their drop may panic.
