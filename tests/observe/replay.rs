@@ -6,6 +6,7 @@ use common::watched::Watched;
 use common::{cuda, host, leaving_nothing};
 use proptest::prelude::*;
 use warpool::device::Launch;
+#[cfg(feature = "cli")]
 use warpool::device::sim::SimConfig;
 use warpool::driver::abi;
 use warpool::observe::{

@@ -6,6 +6,7 @@ use crate::common;
 
 use crate::heap_calls::heap_calls;
 use common::watched::Watched;
+#[cfg(feature = "convert")]
 use warpool::ViewMut;
 #[cfg(feature = "convert")]
 use warpool::convert::{Rounding, convert};
