@@ -3,7 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(feature = "nccl")]
+#[cfg(all(feature = "convert", feature = "nccl"))]
 mod gpus;
 mod graphs;
 #[cfg(feature = "nccl")]

@@ -86,6 +86,7 @@ impl StandIn {
     }
 
     /// So many ranks, from 0, take no part in a second communicator.
+    #[cfg(feature = "convert")]
     pub(crate) fn keep_apart(&self, ranks: c_int) {
         self.set(c"stand_in_apart", ranks);
     }
