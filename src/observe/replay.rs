@@ -195,7 +195,7 @@ fn play_peer(
     let pool = CudaAsync::new(device, options.cap)?;
     let _entered = pool.enter()?;
     let played = play(trace, device, options.verify, &pool, progress)?;
-    Ok(versus(peer, trace, played))
+    Ok(versus(peer, trace, options.verify, played))
 }
 
 /// The report with a peer's results, or with its failure.
@@ -373,7 +373,7 @@ fn play<S: Subject>(
 }
 
 /// A peer's part of the report.
-fn versus(peer: Peer, trace: &Trace, mut played: Played) -> Versus {
+fn versus(peer: Peer, trace: &Trace, verify: Verify, mut played: Played) -> Versus {
     Versus {
         name: peer.name(),
         events: played.events,
@@ -384,6 +384,7 @@ fn versus(peer: Peer, trace: &Trace, mut played: Played) -> Versus {
         free_ns_p50: played.frees.percentile(50),
         free_ns_p99: played.frees.percentile(99),
         verified_bytes: played.findings.verified_bytes,
+        owed_bytes: owed_bytes(trace, played.events, verify),
         corrupt_bytes: played.findings.corrupt_bytes,
         failed_allocs: u64::from(played.failure.is_some()),
         wall: played.wall,

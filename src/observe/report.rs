@@ -146,6 +146,14 @@ impl Report {
                 "{verified} verified of the {owed} owed: the check is incomplete"
             ));
         }
+        let incomplete = |it: &&Versus| it.verified_bytes != it.owed_bytes;
+        if let Some(versus) = self.versus.as_ref().filter(incomplete) {
+            let (verified, owed) = (Bytes(versus.verified_bytes), Bytes(versus.owed_bytes));
+            let name = versus.name;
+            reasons.push(format!(
+                "{verified} verified of the {owed} owed in {name}'s memory: the check is incomplete"
+            ));
+        }
         reasons
     }
 
@@ -153,11 +161,7 @@ impl Report {
     /// allocator's memory either. A request that only the other one failed counts as played.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.verified_what_it_owes()
-            && self.corrupt_bytes == 0
-            && self.versus.as_ref().is_none_or(|it| it.corrupt_bytes == 0)
-            && self.failed_allocs == 0
-            && self.failure.is_none()
+        self.failed_allocs == 0 && self.reasons().is_empty()
     }
 
     /// Whether exactly the required bytes were verified.
@@ -385,6 +389,7 @@ mod tests {
             free_ns_p50: 350,
             free_ns_p99: 900,
             verified_bytes: 5 << 30,
+            owed_bytes: 5 << 30,
             corrupt_bytes: 0,
             failed_allocs: 0,
             wall: Duration::from_millis(2_250),
@@ -441,6 +446,25 @@ mod tests {
         assert_eq!(
             report.reasons(),
             ["1 B corrupt in cuda-async's memory, which was handed out while in use"]
+        );
+    }
+
+    #[test]
+    fn a_check_of_another_allocator_that_is_incomplete_fails_the_replay() {
+        let versus = Versus {
+            verified_bytes: 4 << 30,
+            ..versus()
+        };
+        let report = Report {
+            versus: Some(versus),
+            ..report()
+        };
+        assert!(!report.passed());
+        assert_eq!(
+            report.reasons(),
+            [
+                "4.00 GiB verified of the 5.00 GiB owed in cuda-async's memory: the check is incomplete"
+            ]
         );
     }
 
@@ -699,6 +723,7 @@ mod tests {
                 free_ns_p50: from + 28,
                 free_ns_p99: from + 29,
                 verified_bytes: from + 30,
+                owed_bytes: from + 30,
                 corrupt_bytes: from + 31,
                 failed_allocs: from + 32,
                 wall: Duration::from_secs(from + 33),

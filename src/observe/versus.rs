@@ -28,6 +28,9 @@ pub struct Versus {
     pub free_ns_p99: u64,
     /// Bytes that the device compared with their pattern.
     pub verified_bytes: u64,
+    /// The same as [`Report::owed_bytes`](super::Report::owed_bytes).
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) owed_bytes: u64,
     /// Bytes that differed from their pattern.
     pub corrupt_bytes: u64,
     /// Requests that did not fit: 0 or 1, because the replay stops there.
