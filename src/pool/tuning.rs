@@ -30,11 +30,11 @@ pub(super) const DEVICE_PART: u64 = 320;
 pub(super) const SPARE_PART: u64 = 3;
 
 /// And by no more than half of what its limit leaves beyond the peak and the peak divided by this. Replayed as on an
-/// H200 within 1.1, 1.3, 1.6 and 1.75 of its peak rl maps 1,034, 1,121, 241 and 89 handles elsewhere, and completes
-/// within each limit tried from 1.06 on. If it grows by a 32nd of what is left above the peak these are 2,066, 2,165,
-/// 2,440 and 2,564; with 5 or 6 here it runs out of memory within 1.065: a larger pool leaves live blocks in more
-/// handles (`limits-replays-host.txt`).
-pub(super) const LIMIT_PART: u64 = 4;
+/// H200 within 1.1, 1.3, 1.6 and 1.75 of its peak rl maps 1,234, 1,032, 255 and 89 handles elsewhere, and completes
+/// within each limit tried from 1.055 on. If it grows by a 32nd of what is left above the peak these are 2,066, 2,165,
+/// 2,440 and 2,564. With 4 it runs out of memory on an H200 within 1.06, with 5 or 6 replayed within 1.065: a larger
+/// pool leaves live blocks in more handles (`limits-replays-host.txt`, `limits-kept-h200.jsonl`).
+pub(super) const LIMIT_PART: u64 = 3;
 
 /// A GPU's pool makes handles of at least a [`DEVICE_PART`] divided by this, and grows by whole ones. In the same
 /// replay, with handles of 32 MiB, tables makes or maps elsewhere 68 handles and holds 1.16 of its peak; with 20 it
