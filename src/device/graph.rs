@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use super::awake::Queueing;
 use super::capture::OfAnother;
-use super::structure::Recorder;
+use super::structure::{GraphRecord, Recorder, Timeline};
 use super::{RawGraph, Stream, beside, is_running};
 use crate::error::{Error, Result, refuse};
 
@@ -298,13 +298,31 @@ impl GraphMemory {
         // Before it is asked whether the memory sleeps.
         let queueing = Queueing::begin(&stream.core().timeline);
         self.recorder.used_by(stream)?;
-        Ok(queueing)
+        Ok(LaunchOfAnother {
+            graph: Arc::clone(self.recorder.record()),
+            on: &stream.core().timeline,
+            _queueing: queueing,
+        })
     }
 
     /// Bytes of device memory kept.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.recorder.bytes()
+    }
+}
+
+/// A launch that another library makes, until this is dropped.
+struct LaunchOfAnother<'s> {
+    graph: Arc<GraphRecord>,
+    on: &'s Arc<Timeline>,
+    _queueing: Queueing<'s>,
+}
+
+impl Drop for LaunchOfAnother<'_> {
+    fn drop(&mut self) {
+        let (graph, timeline) = (Arc::clone(&self.graph), Arc::clone(self.on));
+        beside(move || graph.hold_behind(&timeline));
     }
 }
 
@@ -360,6 +378,12 @@ impl fmt::Debug for NotedCapture {
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Graph({:#x}, {:?})", self.raw.0, self.memory)
+    }
+}
+
+impl fmt::Debug for LaunchOfAnother<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Launch(on {:?})", self.on)
     }
 }
 

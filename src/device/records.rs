@@ -193,12 +193,16 @@ impl GraphRecord {
     ) -> Result<()> {
         // Read after the launch, so that no earlier record appears to cover it.
         self.launch_up_to(Timeline::open_tick, stream, work)?;
+        self.hold_behind(&stream.timeline);
+        Ok(())
+    }
+
+    /// Makes what callers queue under their guards from now on run behind the launch that `timeline`'s stream was given.
+    pub(super) fn hold_behind(&self, timeline: &Timeline) {
         let holders = lock(&self.state).holders.clone();
         for on in &holders {
-            // What the caller queues under its guard from now on.
-            let _ = on.wait_surely(&stream.timeline, stream.timeline.open_tick());
+            let _ = on.wait_surely(timeline, timeline.open_tick());
         }
-        Ok(())
     }
 
     /// The same as [`GraphRecord::launch`], for a launch that another library is about to queue.

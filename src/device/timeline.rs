@@ -823,6 +823,37 @@ mod tests {
     }
 
     #[test]
+    fn work_under_a_guard_runs_behind_a_launch_of_another_library_since_the_guard_began() {
+        let device = Device::host().unwrap();
+        let [home, other, third] = streams(&device);
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let mut block = pool.alloc_movable::<u32>(&home, 64).unwrap();
+        let mut noted = home.note_capture().unwrap();
+        device.backend().capture_begin(home.raw()).unwrap();
+        let mut guard = block.hold_mut(&home).unwrap();
+        guard.view_mut().fill(&home, 0x0101_0101).unwrap();
+        drop(guard);
+        let raw = device.backend().capture_end(home.raw()).unwrap();
+        let memory = noted.end().unwrap();
+        let guard = block.hold_mut(&other).unwrap();
+        let (open, closed) = std::sync::mpsc::channel::<()>();
+        let work = Box::new(move || _ = closed.recv());
+        device.backend().host_call(third.raw(), work).unwrap();
+        let launch = memory.used_by(&third).unwrap();
+        // SAFETY: the memory is kept.
+        unsafe { device.backend().graph_launch(raw, third.raw()) }.unwrap();
+        drop(launch);
+        // SAFETY: the guard holds the memory for work of its stream.
+        unsafe { (device.backend()).fill(guard.addr(), 2, 256, other.raw()) }.unwrap();
+        drop(guard);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        drop(open);
+        third.synchronize().unwrap();
+        assert_eq!(block.download(&home).unwrap(), [0x0202_0202; 64]);
+        device.backend().graph_destroy(raw).unwrap();
+    }
+
+    #[test]
     fn the_tick_of_queued_work_covers_it_also_if_a_capture_begins_while_that_is_read() {
         let device = Device::host().unwrap();
         let [stream, other, _] = streams(&device);
