@@ -395,8 +395,15 @@ impl Recorder {
         if state.users.contains(stream) {
             return Ok(());
         }
-        // A stream of the crate's that only the graph has is given nothing more.
-        let is_left = |user: &mut Stream| user.core().owned && Arc::strong_count(&user.handle) == 1;
+        // A stream of the crate's, or one with an owner, that only the graph has is given nothing more.
+        let is_left = |user: &mut Stream| {
+            let core = user.core();
+            let owns = core
+                .owner
+                .get()
+                .is_some_and(|it| Arc::strong_count(it) == 1);
+            (core.owned || owns) && Arc::strong_count(&user.handle) == 1
+        };
         let left: Vec<Stream> = state.users.extract_if(.., is_left).collect();
         state.users.push(stream.clone());
         drop(state);

@@ -451,7 +451,7 @@ impl Device {
     /// # Safety
     /// `raw` is a live stream of this device and of the context that is current now, as long as `owner`
     /// lives.
-    #[cfg(feature = "cudarc")]
+    #[cfg(any(test, feature = "cudarc"))]
     pub(crate) unsafe fn adopt_owned(
         &self,
         raw: RawStream,

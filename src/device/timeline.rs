@@ -742,6 +742,24 @@ mod tests {
     }
 
     #[test]
+    fn a_graph_keeps_no_adopted_streams_whose_owners_nobody_else_has() {
+        let device = Device::host().unwrap();
+        let graph = device.stream().unwrap();
+        let graph = graph.begin_capture().unwrap().end().unwrap();
+        let owners = [(); 50].map(|()| {
+            let raw = device.backend().stream_create().unwrap();
+            let owner = std::sync::Arc::new(());
+            let weak = std::sync::Arc::downgrade(&owner);
+            // SAFETY: nobody destroys it.
+            let stream = unsafe { device.adopt_owned(raw, owner) }.unwrap();
+            graph.launch(&stream).unwrap();
+            weak
+        });
+        let kept = owners.iter().filter(|it| it.strong_count() > 0).count();
+        assert!(kept <= 1, "{kept} streams");
+    }
+
+    #[test]
     fn a_stream_keeps_no_more_of_its_graphs_than_may_run_still() {
         let device = Device::host().unwrap();
         let [a, b, _] = streams(&device);
