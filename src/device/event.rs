@@ -158,11 +158,15 @@ impl Event {
     fn wait_outside(&self, stream: &Stream, marked: Option<&Marked>) -> Result<()> {
         let timeline = &stream.core().timeline;
         let raw = lock(&timeline.raw);
-        let recorder = lock(&timeline.recorder).clone();
-        if let Some(recorder) = recorder {
+        if let Some(recorder) = timeline.recorder_under_way() {
             // The event is not of the capture: its work comes before the graph.
             drop(raw);
-            return self.wait_outside(recorder.gate(), marked);
+            self.wait_outside(recorder.gate(), marked)?;
+            // The graph may have been launched before.
+            return match recorder.has_ended() {
+                true => self.wait_outside(stream, marked),
+                false => Ok(()),
+            };
         }
         (self.device.backend()).event_wait(stream.raw(), self.raw)?;
         drop(raw);
@@ -326,6 +330,29 @@ mod tests {
     #[test]
     fn an_event_is_asked_about_in_a_host_call_while_a_full_stream_is_made_to_wait_for_it() {
         is_asked_about_meanwhile(|event, full| full.wait(event));
+    }
+
+    #[test]
+    fn a_stream_whose_capture_ends_as_it_is_made_to_wait_for_an_event_waits_for_it() {
+        let device = Device::host().unwrap();
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let (event, theirs) = (device.event().unwrap(), &other.core().timeline);
+        let tick = theirs.open_tick();
+        event.record(&other).unwrap();
+        let capture = stream.begin_capture().unwrap();
+        let recorder = stream.recorder().unwrap();
+        let kept = lock(&recorder.gate().core().timeline.raw);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| stream.wait(&event));
+            std::thread::sleep(Duration::from_millis(100));
+            scope.spawn(|| drop(capture.end().unwrap()));
+            while stream.recorder().is_some() {
+                std::thread::yield_now();
+            }
+            drop(kept);
+            waits.join().unwrap().unwrap();
+        });
+        assert!(stream.core().timeline.is_behind(theirs, tick));
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Timeline {
     }
 
     /// The same until the capture has ended, which lets the stream out soon.
-    fn recorder_under_way(&self) -> Option<Arc<Recorder>> {
+    pub(super) fn recorder_under_way(&self) -> Option<Arc<Recorder>> {
         self.recorder().filter(|recorder| !recorder.has_ended())
     }
 
