@@ -271,7 +271,9 @@ impl Shared {
             }
             _ => {
                 let stream = climb.lane.stream.timeline.uid;
-                (self.relieve(stream, climb.bytes, false), Then::Next)
+                // Other threads may have freed memory meanwhile: it looks once more, and asks nobody after that.
+                climb.helped = self.relieve(stream, climb.bytes, false);
+                (climb.helped, Then::Restart)
             }
         };
         climb.relieved |= helped;

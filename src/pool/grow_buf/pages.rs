@@ -180,7 +180,7 @@ impl Shared {
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
         // How many measures were taken, cheap ones first.
-        let (mut taken, mut given_up) = (0, Ok(()));
+        let (mut taken, mut given_up, mut asked) = (0, Ok(()), false);
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
@@ -199,8 +199,9 @@ impl Shared {
             match taken {
                 1 | 2 => given_up = self.give_up_idle(lacking, taken == 2),
                 3 => drop(self.wait_for_others(self.core.lock())),
-                _ if self.relieve(stream, lacking, true) => taken = 0,
-                _ => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
+                _ if asked => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
+                // What other threads free meanwhile is looked for once more.
+                _ => (taken, asked) = (0, !self.relieve(stream, lacking, true)),
             }
         }
     }

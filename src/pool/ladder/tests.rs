@@ -198,3 +198,38 @@ fn who_moves_memory_is_asked_before_handles_are_mapped_elsewhere_and_nobody_else
     assert_eq!(pool.stats().steps.steal, 2);
     drop((large, blocks));
 }
+
+#[test]
+fn what_others_free_while_the_application_is_asked_serves_the_request() {
+    let config = PoolConfig::default().limit(16 << 20);
+    let world = World::new(config);
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let held = Mutex::new(Some(pool.alloc(&world.streams[1], 12 << 20).unwrap()));
+    pool.on_pressure(move |_| {
+        let freed = lock(&held).take();
+        std::thread::spawn(move || drop(freed)).join().unwrap();
+        Relief::Exhausted
+    });
+    let block = pool.alloc(stream, 12 << 20).unwrap();
+    assert_eq!(pool.stats().steps.out_of_memory, 0);
+    assert!(pool.alloc(stream, 12 << 20).is_err(), "it ends");
+    drop(block);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn what_others_free_while_the_application_is_asked_serves_a_growing_buffer() {
+    let world = World::new(PoolConfig::default().limit(16 << 20));
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let held = Mutex::new(Some(pool.alloc(&world.streams[1], 12 << 20).unwrap()));
+    pool.on_pressure(move |_| {
+        let freed = lock(&held).take();
+        std::thread::spawn(move || drop(freed)).join().unwrap();
+        Relief::Exhausted
+    });
+    let mut grown = pool.grow_buf::<u8>(stream, 64 << 20).unwrap();
+    grown.resize(12 << 20).unwrap();
+    assert!(grown.resize(24 << 20).is_err(), "it ends");
+    drop(grown);
+    pool.check_invariants().unwrap();
+}
