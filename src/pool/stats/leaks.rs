@@ -53,7 +53,8 @@ pub struct LiveBlock {
     pub addr: Addr,
     /// Bytes asked for; as rounded in a pool that does not track.
     pub bytes: u64,
-    /// The [`id`](crate::Stream::id) of the stream the block was allocated on.
+    /// The [`id`](crate::Stream::id) of the stream the block was allocated on; in a pool that does not track, perhaps of
+    /// one that had the block before.
     pub stream: u64,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,

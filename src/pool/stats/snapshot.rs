@@ -46,7 +46,8 @@ pub struct Piece {
     pub bytes: u64,
     /// What it is.
     pub state: PieceState,
-    /// The [`id`](crate::Stream::id) of the stream it was allocated on; for a free piece, freed on, if any.
+    /// The [`id`](crate::Stream::id) of the stream it was allocated on, perhaps of one that had the block before; for a
+    /// free piece, freed on, if any.
     pub stream: Option<u64>,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
