@@ -1,6 +1,7 @@
 //! A device whose calls are counted and can be made to fail.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,15 @@ pub const MADE_TO_FAIL: i32 = 31_337;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i32 = 2;
+
+thread_local! {
+    static CALLS_HERE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Uses of all calls of watched devices by this thread so far.
+pub fn calls_here() -> u64 {
+    CALLS_HERE.get()
+}
 
 /// Something to do at a certain moment.
 type Hook = Box<dyn FnOnce() + Send>;
@@ -170,6 +180,7 @@ impl Watched {
     /// Counts a use of `call` and says whether it fails.
     fn enter(&self, call: &'static str) -> Result<()> {
         *self.calls.lock().unwrap().entry(call).or_default() += 1;
+        CALLS_HERE.set(CALLS_HERE.get() + 1);
         let mut failure = self.failure.lock().unwrap();
         let Some(planned) = failure.as_mut().filter(|planned| planned.call == call) else {
             return Ok(());

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::watched::{MADE_TO_FAIL, Watched};
+use common::watched::{MADE_TO_FAIL, Watched, calls_here};
 use common::{BackendOf, leaving_nothing};
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, GrowBuf, Pool, PoolConfig};
@@ -122,7 +122,7 @@ fn work(device: &Device, heal: impl Fn()) -> Vec<Error> {
 
 #[test]
 fn a_buffer_that_may_not_grow_in_a_host_call_asks_the_driver_nothing_there() {
-    let (device, watched) = Watched::over(&common::host());
+    let (device, _) = Watched::over(&common::host());
     let pool = Pool::new(&device, PoolConfig::default().handles(HandleSize::Granule)).unwrap();
     let [home, other] = [(); 2].map(|()| device.stream().unwrap());
     let mut buffer = pool.grow_buf::<u8>(&home, 8 * GRANULE).unwrap();
@@ -132,11 +132,10 @@ fn a_buffer_that_may_not_grow_in_a_host_call_asks_the_driver_nothing_there() {
     // The other handles stay until the fill is done.
     buffer.resize(1).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    let calls = std::sync::Arc::clone(&watched);
     let work = Box::new(move || {
-        let before = calls.all_calls();
+        let before = calls_here();
         let refused = buffer.resize(8 * GRANULE);
-        tell.send((refused, calls.all_calls() - before)).unwrap();
+        tell.send((refused, calls_here() - before)).unwrap();
     });
     (device.backend().host_call(home.raw(), work)).unwrap();
     let (refused, asked) = told.recv().unwrap();

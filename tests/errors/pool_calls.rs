@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::watched::{MADE_TO_FAIL, Watched};
+use common::watched::{MADE_TO_FAIL, Watched, calls_here};
 use common::{BackendOf, leaving_nothing};
 use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
 
@@ -136,19 +136,17 @@ fn work(device: &Device, heal: impl Fn()) -> Vec<Error> {
 
 #[test]
 fn a_block_that_others_use_shrinks_in_no_host_call_which_may_not_wait_for_them() {
-    let (device, watched) = Watched::over(&common::host());
+    let (device, _) = Watched::over(&common::host());
     let pool = Pool::new(&device, PoolConfig::default()).unwrap();
     let [home, other] = [(); 2].map(|()| device.stream().unwrap());
     let [mut used, mut unused] = [(); 2].map(|()| pool.alloc(&home, 1 << 20).unwrap());
     used.record_use(&other).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    let calls = std::sync::Arc::clone(&watched);
     let work = Box::new(move || {
-        let before = calls.all_calls();
+        let before = calls_here();
         let shrunk = [used.shrink(1000), unused.shrink(1000)];
         let bytes = [used.bytes(), unused.bytes()];
-        tell.send((shrunk, bytes, calls.all_calls() - before))
-            .unwrap();
+        tell.send((shrunk, bytes, calls_here() - before)).unwrap();
     });
     (device.backend().host_call(home.raw(), work)).unwrap();
     let ([refused, shrunk], bytes, asked) = told.recv().unwrap();
