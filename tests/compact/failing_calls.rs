@@ -342,7 +342,7 @@ fn a_request_is_served_by_moves_after_which_the_device_refuses_what_follows_them
             at % 2 == 0
         });
         let table = pool.address_table().unwrap();
-        // Moves are dearer than handles mapped elsewhere, and are for the registered steps.
+        // Moves cost more than handles mapped elsewhere, so the registered steps make them.
         let (planner, mut model) = (Planner::new(), Planner::new().model());
         model.handle_ns = 0.0;
         pool.set_planner(planner.with_model(model)).unwrap();
