@@ -199,17 +199,23 @@ fn who_moves_memory_is_asked_before_handles_are_mapped_elsewhere_and_nobody_else
     drop((large, blocks));
 }
 
-#[test]
-fn what_others_free_while_the_application_is_asked_serves_the_request() {
-    let config = PoolConfig::default().limit(16 << 20);
-    let world = World::new(config);
-    let (pool, stream) = (&world.pool, &world.streams[0]);
-    let held = Mutex::new(Some(pool.alloc(&world.streams[1], 12 << 20).unwrap()));
-    pool.on_pressure(move |_| {
+/// A pool whose block of 12 MiB of 16 another thread frees while the application is asked.
+fn freed_while_asked() -> World {
+    let world = World::new(PoolConfig::default().limit(16 << 20));
+    let held = world.pool.alloc(&world.streams[1], 12 << 20).unwrap();
+    let held = Mutex::new(Some(held));
+    world.pool.on_pressure(move |_| {
         let freed = lock(&held).take();
         std::thread::spawn(move || drop(freed)).join().unwrap();
         Relief::Exhausted
     });
+    world
+}
+
+#[test]
+fn what_others_free_while_the_application_is_asked_serves_the_request() {
+    let world = freed_while_asked();
+    let (pool, stream) = (&world.pool, &world.streams[0]);
     let block = pool.alloc(stream, 12 << 20).unwrap();
     assert_eq!(pool.stats().steps.out_of_memory, 0);
     assert!(pool.alloc(stream, 12 << 20).is_err(), "it ends");
@@ -219,14 +225,8 @@ fn what_others_free_while_the_application_is_asked_serves_the_request() {
 
 #[test]
 fn what_others_free_while_the_application_is_asked_serves_a_growing_buffer() {
-    let world = World::new(PoolConfig::default().limit(16 << 20));
+    let world = freed_while_asked();
     let (pool, stream) = (&world.pool, &world.streams[0]);
-    let held = Mutex::new(Some(pool.alloc(&world.streams[1], 12 << 20).unwrap()));
-    pool.on_pressure(move |_| {
-        let freed = lock(&held).take();
-        std::thread::spawn(move || drop(freed)).join().unwrap();
-        Relief::Exhausted
-    });
     let mut grown = pool.grow_buf::<u8>(stream, 64 << 20).unwrap();
     grown.resize(12 << 20).unwrap();
     assert!(grown.resize(24 << 20).is_err(), "it ends");
