@@ -6,7 +6,7 @@
 
 Standard input has one JSON object a line, as `warpool replay --json` prints them; each becomes a
 row. The commit is that of the working tree unless given (a bundle's is in its file `commit`).
-`cargo run -- benchmarks` then makes the tables and plots of README.md and BENCHMARKS.md.
+`cargo run -- benchmarks` then makes the tables and plots of the documents.
 """
 import argparse
 import datetime

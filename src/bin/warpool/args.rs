@@ -28,7 +28,7 @@ pub enum Command {
     Info(Info),
     #[cfg(feature = "convert")]
     Bench(Bench),
-    /// Update the figures and plots of README.md and BENCHMARKS.md from the recorded measurements.
+    /// Update the figures and plots of the documents from the recorded measurements.
     #[command(hide = true)]
     Benchmarks(Benchmarks),
 }
@@ -123,7 +123,7 @@ pub struct Replay {
 
 #[derive(Debug, clap::Args)]
 pub struct Benchmarks {
-    /// Root of the repository, with README.md, BENCHMARKS.md, docs/figures and benches/results.
+    /// Root of the repository, with README.md, BENCHMARKS.md, docs and benches/results.
     #[arg(long, default_value = ".")]
     pub root: PathBuf,
     /// Change nothing; fail if a figure or plot differs from the recorded measurements.

@@ -1,5 +1,5 @@
-//! `warpool benchmarks`: makes the figures in README.md and BENCHMARKS.md and the plots in docs/figures from
-//! the measurements recorded in `benches/results`. `record.rs` describes the marks in a document.
+//! `warpool benchmarks`: makes the figures in the [`DOCUMENTS`] and the plots in docs/figures from the measurements
+//! recorded in `benches/results`. `record.rs` describes the marks in a document.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::outcome::{Console, Outcome};
 use crate::plot::{Bars, Lines, Scale};
 use crate::record::{Record, Records, ask, fill, number, value};
 
-const DOCUMENTS: [&str; 2] = ["README.md", "BENCHMARKS.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "BENCHMARKS.md", "docs/experiments.md"];
 
 /// Writes the figures and the plots, or checks that they are up to date.
 pub fn run(options: &Benchmarks, console: &mut Console<'_>) -> Outcome {
