@@ -7,8 +7,8 @@ use bytemuck::Pod;
 
 use super::element::{BYTES, Kind, Op, Reduce, kind_of};
 use super::transport::{Act, Call, KeptTransport, Transport};
-use crate::device::{Access, AccessKind, Note, OutsideCapture, Stream, Use, ordered};
-use crate::error::{Error, Result};
+use crate::device::{Access, AccessKind, Note, OutsideCapture, Recorder, Stream, Use, ordered};
+use crate::error::{Error, Result, refuse};
 use crate::pool::{View, ViewMut};
 use crate::seeded::seeded;
 
@@ -207,7 +207,7 @@ impl<'a> Collectives<'a> {
         }
         check_apart(&self.accesses)?;
         self.check_device(&**transport)?;
-        let _outside = self.keep_transport()?;
+        let outside = self.outside()?;
         let Self {
             stream,
             uses,
@@ -222,27 +222,28 @@ impl<'a> Collectives<'a> {
                 stream: stream.raw(),
                 accesses: &accesses,
             });
-            // SAFETY: the views keep their memory until the work is done, or the caller that made them from
-            // plain addresses guarantees it; `ordered` keeps the order.
-            let queue = || unsafe { transport.queue(stream, &calls) };
+            let queue = || {
+                // The capture of now, which may have begun since: it does not end before this returns.
+                let keep =
+                    |by: Arc<Recorder>| by.keep(Box::new(KeptTransport(Arc::clone(transport))));
+                refuse!(outside.is_none() && !stream.recorder().is_some_and(keep) => "stream",
+                    "its capture has ended");
+                // SAFETY: the views keep their memory until the work is done, or the caller that made them from
+                // plain addresses guarantees it; `ordered` keeps the order.
+                unsafe { transport.queue(stream, &calls) }
+            };
             device.in_context(|| stream.core().timeline.queue(queue))
         });
         queued??
     }
 
-    /// Under capture, makes the graph keep the transport, as it keeps the memory. Otherwise no capture begins before the
-    /// group is queued.
-    fn keep_transport(&self) -> Result<Option<OutsideCapture<'a>>> {
-        let refused = match self.stream.core().outside_capture() {
-            Ok(outside) => return Ok(Some(outside)),
-            Err(refused) => refused,
-        };
-        let recorder = self.stream.recorder().ok_or(refused)?;
-        self.transport.check_capture()?;
-        let kept = KeptTransport(Arc::clone(self.transport));
-        match recorder.keep(Box::new(kept)) {
-            true => Ok(None),
-            false => Err(Error::invalid("stream", "its capture has ended")),
+    /// Outside of captures, none begins before the group is queued. A graph has to keep the transport.
+    fn outside(&self) -> Result<Option<OutsideCapture<'a>>> {
+        match self.stream.core().outside_capture() {
+            Err(_) if self.stream.recorder().is_some() => {
+                self.transport.check_capture().map(|()| None)
+            }
+            outside => outside.map(Some),
         }
     }
 
@@ -298,12 +299,14 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::device::{Capture, Device, DeviceInfo};
+    use crate::device::{Capture, Device, DeviceInfo, Graph};
 
     /// The end of a rank that another thread's end of a capture overtakes.
     struct Overtaken {
         device: Device,
         capture: Mutex<Option<Capture>>,
+        /// The stream of a capture that begins at once, and the graph of the one before.
+        next: Option<(Stream, Mutex<Option<Graph>>)>,
     }
 
     impl Transport for Overtaken {
@@ -320,11 +323,17 @@ mod tests {
             &[]
         }
         fn check_capture(&self) -> Result<()> {
-            drop(self.capture.lock().unwrap().take());
+            let mut capture = self.capture.lock().unwrap();
+            let ended = capture.take();
+            if let Some((stream, graph)) = &self.next {
+                *graph.lock().unwrap() = Some(ended.unwrap().end()?);
+                *capture = Some(stream.begin_capture()?);
+            }
             Ok(())
         }
         unsafe fn queue(&self, _: &Stream, _: &[Call]) -> Result<()> {
-            panic!("it is queued outside the graph");
+            assert!(self.next.is_some(), "it is queued outside the graph");
+            Ok(())
         }
         fn check(&self) -> Result<()> {
             Ok(())
@@ -342,12 +351,40 @@ mod tests {
         let device = Device::host().unwrap();
         let stream = device.stream().unwrap();
         let capture = Mutex::new(Some(stream.begin_capture().unwrap()));
-        let transport = Arc::new(Overtaken { device, capture });
+        let next = None;
+        let transport = Arc::new(Overtaken {
+            device,
+            capture,
+            next,
+        });
         let kept: Arc<dyn Transport> = transport.clone();
         let refused = Collectives::new(&kept, &stream).run().unwrap_err();
         let words = refused.to_string();
         assert!(words.contains("its capture has ended"), "{words}");
         drop(kept);
+        assert_eq!(Arc::strong_count(&transport), 1, "something keeps it");
+    }
+
+    #[test]
+    fn a_graph_whose_capture_has_taken_the_place_of_another_keeps_the_end_of_its_collectives() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let capture = Mutex::new(Some(stream.begin_capture().unwrap()));
+        let next = Some((stream.clone(), Mutex::default()));
+        let transport = Arc::new(Overtaken {
+            device,
+            capture,
+            next,
+        });
+        let end: Arc<dyn Transport> = transport.clone();
+        Collectives::new(&end, &stream).run().unwrap();
+        drop(end);
+        let (_, before) = transport.next.as_ref().unwrap();
+        drop(before.lock().unwrap().take());
+        let capture = transport.capture.lock().unwrap().take();
+        let graph = capture.unwrap().end().unwrap();
+        assert_eq!(Arc::strong_count(&transport), 2, "its runs have no end");
+        drop(graph);
         assert_eq!(Arc::strong_count(&transport), 1, "something keeps it");
     }
 
