@@ -161,8 +161,8 @@ pub(super) fn keep_for(
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&*block.lane().stream.timeline, timeline].map(|it| (it, it.open_tick()));
     for (stream, tick) in streams {
-        let last = recorders.last().filter(|_| stream.recorder().is_none());
-        last.inspect(|last| last.outlast(stream, tick));
+        // Also under capture, which another thread may have begun since.
+        recorders.last().inspect(|last| last.outlast(stream, tick));
     }
     let bytes = block.capacity();
     // If the driver refuses a wait, the host makes it; nothing more can be done here.

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::Segments;
+use super::{Segments, keep_block};
 use crate::device::{Addr, Device, Stream};
 use crate::pool::{Pool, PoolConfig};
 
@@ -178,4 +178,23 @@ proptest! {
             both.agree();
         }
     }
+}
+
+#[test]
+fn a_block_that_a_graph_keeps_is_freed_behind_a_stream_whose_capture_begins_as_the_block_goes() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [home, captured] = [(); 2].map(|()| device.stream().unwrap());
+    let block = pool.alloc(&home, 1 << 20).unwrap();
+    let capture = captured.begin_capture().unwrap();
+    let recorder = captured.recorder().unwrap();
+    let graph = capture.end().unwrap();
+    let queued = home.core().timeline.open_tick();
+    // As by another thread, since the drop looked for captures.
+    let begun = home.begin_capture().unwrap();
+    keep_block(block, vec![recorder.clone()], &captured.core().timeline);
+    drop(graph);
+    let gate = &recorder.gate().core().timeline;
+    assert!(gate.is_behind(&home.core().timeline, queued));
+    drop(begun);
 }
