@@ -329,10 +329,8 @@ fn make(
     let turns = &stream.device.inner.turns;
     let turn = (!waits.graphs.is_empty()).then(|| turns.take_beside(&waits.graphs));
     for graph in waits.graphs.drain(..) {
-        if let Some(own) = own {
-            own.meet(&graph);
-            continue;
-        }
+        // Under capture too: the capture may end before the work is queued.
+        own.inspect(|own| own.meet(&graph));
         if let Some((theirs, tick)) = graph.last() {
             raise(&mut waits.marks, &theirs, tick);
         }

@@ -21,6 +21,8 @@ on_every_device! {
     a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses,
     a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture,
     a_graph_that_a_kernel_came_into_is_ordered_with_the_graphs_of_its_memory,
+    a_kernel_queued_behind_the_end_of_its_capture_runs_behind_graphs_that_run_on_its_memory,
+    other_graphs_run_behind_a_kernel_queued_behind_the_end_of_its_capture,
     a_graph_is_not_launched_while_a_kernel_is_queued_that_began_under_its_capture,
 }
 
@@ -224,6 +226,55 @@ fn a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture
     gate.open();
     world.home.synchronize().unwrap();
     assert_all(&dst.download().unwrap(), 2.0, "the graph came first");
+}
+
+fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_graphs_that_run_on_its_memory(
+    device: &Device,
+) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let running = capture.end().unwrap();
+    let gate = Gate::close(&world.other);
+    running.launch(&world.other).unwrap();
+    let capture = world.home.begin_capture().unwrap();
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let graph = capture.end().unwrap();
+        fill(stream, addr, count);
+        graph
+    });
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), filled(), "the fill came first");
+    drop(launched.unwrap());
+}
+
+fn other_graphs_run_behind_a_kernel_queued_behind_the_end_of_its_capture(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let other = capture.end().unwrap();
+    let capture = world.home.begin_capture().unwrap();
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let graph = capture.end().unwrap();
+        let gate = Gate::close(stream);
+        fill(stream, addr, count);
+        (graph, gate)
+    });
+    let (graph, gate) = launched.unwrap();
+    other.launch(&world.other).unwrap();
+    settle(&world.other);
+    gate.open();
+    world.home.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the graph came first");
+    drop(graph);
 }
 
 fn a_graph_that_a_kernel_came_into_is_ordered_with_the_graphs_of_its_memory(device: &Device) {
