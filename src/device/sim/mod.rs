@@ -470,7 +470,11 @@ unsafe impl Backend for Sim {
     }
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
-        let gone = lock(&self.state).streams.remove("stream", stream.0);
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        state.schedule.close(queue);
+        let gone = state.streams.remove("stream", stream.0);
+        drop(state);
         gone.map(drop)
     }
 

@@ -7,7 +7,7 @@
 //! There is no deadlock: a wait refers to a place that was already queued, so some stream can
 //! always run while anything is queued.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::choose::Chooser;
@@ -43,6 +43,7 @@ impl From<CapturedOp> for Op {
 }
 
 /// One stream's work. It outlives the stream: queued work still runs.
+#[derive(Default)]
 pub(super) struct Queue {
     /// A number that is unique among the simulated streams of this process.
     pub(super) id: u64,
@@ -53,6 +54,8 @@ pub(super) struct Queue {
     failed: Option<(u64, Error)>,
     /// Whether one of its operations is running, perhaps a host call without the device's lock.
     calling: bool,
+    /// Whether its stream is gone.
+    closed: bool,
 }
 
 /// The result of choosing a step.
@@ -66,7 +69,10 @@ pub(super) enum Step {
 /// The queues and the chooser; see the module documentation.
 pub(super) struct Schedule {
     chooser: Chooser,
-    queues: Vec<Queue>,
+    /// By number.
+    queues: BTreeMap<usize, Queue>,
+    /// Number of queues ever made.
+    made: usize,
     /// Queues with work, by number, ascending.
     active: Vec<usize>,
     /// Those of them that can run now; a field only to save allocations.
@@ -78,7 +84,8 @@ impl Schedule {
     pub(super) fn new(chooser: Chooser) -> Self {
         Self {
             chooser,
-            queues: Vec::new(),
+            queues: BTreeMap::new(),
+            made: 0,
             active: Vec::new(),
             runnable: Vec::new(),
             steps: 0,
@@ -87,19 +94,34 @@ impl Schedule {
 
     /// Adds a queue and returns its number, which is never reused.
     pub(super) fn add(&mut self, id: u64) -> usize {
-        self.queues.push(Queue {
-            id,
-            ops: VecDeque::new(),
-            queued: 0,
-            done: 0,
-            failed: None,
-            calling: false,
-        });
-        self.queues.len() - 1
+        let queue = self.made;
+        self.made += 1;
+        self.queue(queue).id = id;
+        queue
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut Queue {
+        self.queues.entry(queue).or_default()
+    }
+
+    /// The stream of this queue is gone: nothing more is queued there.
+    pub(super) fn close(&mut self, queue: usize) {
+        self.queue(queue).closed = true;
+        if self.active.binary_search(&queue).is_err() {
+            self.drained(queue);
+        }
+    }
+
+    /// All work of the queue is done. If its stream is gone, the queue goes too, unless its error may be asked for.
+    fn drained(&mut self, queue: usize) {
+        let its = self.queue(queue);
+        if its.closed && its.failed.is_none() {
+            self.queues.remove(&queue);
+        }
     }
 
     pub(super) fn id(&self, queue: usize) -> u64 {
-        self.queues[queue].id
+        self.queues[&queue].id
     }
 
     /// Operations run so far.
@@ -109,12 +131,10 @@ impl Schedule {
 
     /// Queues an operation; returns the place after it.
     pub(super) fn push(&mut self, queue: usize, op: Op) -> Place {
-        let its = &mut self.queues[queue];
-        if its.ops.is_empty()
-            && let Err(at) = self.active.binary_search(&queue)
-        {
+        if let Err(at) = self.active.binary_search(&queue) {
             self.active.insert(at, queue);
         }
+        let its = self.queue(queue);
         its.ops.push_back(op);
         its.queued += 1;
         Place {
@@ -127,12 +147,13 @@ impl Schedule {
     pub(super) fn here(&self, queue: usize) -> Place {
         Place {
             queue,
-            number: self.queues[queue].queued,
+            number: self.queues[&queue].queued,
         }
     }
 
     fn is_done(&self, place: Place) -> bool {
-        self.queues[place.queue].done >= place.number
+        let its = self.queues.get(&place.queue);
+        its.is_none_or(|its| its.done >= place.number)
     }
 
     /// Whether `place` is passed; an error if work before it failed.
@@ -143,7 +164,8 @@ impl Schedule {
         if !self.is_done(place) {
             return Ok(false);
         }
-        match &self.queues[place.queue].failed {
+        let its = self.queues.get(&place.queue);
+        match its.and_then(|its| its.failed.as_ref()) {
             Some((number, error)) if *number <= place.number => Err(error.clone()),
             _ => Ok(true),
         }
@@ -159,23 +181,24 @@ impl Schedule {
             while at < self.active.len() {
                 let queue = self.active[at];
                 // Not past a call that is running.
-                while !self.queues[queue].calling
-                    && let Some(&Op::Wait(place)) = self.queues[queue].ops.front()
+                while !self.queues[&queue].calling
+                    && let Some(&Op::Wait(place)) = self.queues[&queue].ops.front()
                     && self.is_done(place)
                 {
-                    let its = &mut self.queues[queue];
+                    let its = self.queue(queue);
                     its.ops.pop_front();
                     its.done += 1;
                     ended = true;
                 }
-                let its = &self.queues[queue];
+                let its = &self.queues[&queue];
                 match its.ops.front() {
+                    _ if its.calling => {}
                     None => {
                         self.active.remove(at);
+                        self.drained(queue);
                         continue;
                     }
                     Some(Op::Wait(_)) => {}
-                    Some(_) if its.calling => {}
                     Some(_) => self.runnable.push(queue),
                 }
                 at += 1;
@@ -187,7 +210,7 @@ impl Schedule {
     /// can run.
     pub(super) fn step(&mut self, calls: bool) -> Step {
         self.end_waits();
-        let is_call = |queue: &usize| matches!(self.queues[*queue].ops.front(), Some(Op::Call(_)));
+        let is_call = |queue: &usize| matches!(self.queues[queue].ops.front(), Some(Op::Call(_)));
         if !calls && !self.runnable.iter().all(is_call) {
             self.runnable.retain(|queue| !is_call(queue));
         }
@@ -195,9 +218,9 @@ impl Schedule {
             return Step::Nothing;
         }
         let queue = self.chooser.pick(&self.runnable);
-        let its = &mut self.queues[queue];
-        its.calling = true;
         self.steps += 1;
+        let its = self.queue(queue);
+        its.calling = true;
         match its.ops.pop_front() {
             Some(op) => Step::Run(queue, op),
             None => Step::Nothing,
@@ -206,7 +229,7 @@ impl Schedule {
 
     /// Records that the operation of the last step of `queue` is done.
     pub(super) fn ran(&mut self, queue: usize, outcome: Result<()>) {
-        let its = &mut self.queues[queue];
+        let its = self.queue(queue);
         its.calling = false;
         its.done += 1;
         if let (Err(error), None) = (outcome, &its.failed) {
@@ -225,6 +248,24 @@ impl Schedule {
 mod tests {
     use super::*;
     use crate::device::sim::Strategy;
+
+    #[test]
+    fn queues_go_with_their_streams_once_all_their_work_is_done() {
+        let mut schedule = Schedule::new(Chooser::new(Strategy::Random, 0));
+        let kept = schedule.add(1);
+        for id in 2..50 {
+            let queue = schedule.add(id);
+            let place = schedule.push(queue, Op::Call(Box::new(|| ())));
+            schedule.push(kept, Op::Wait(place));
+            schedule.close(queue);
+            assert!(!schedule.passed(place).unwrap(), "it still runs");
+            assert!(matches!(schedule.step(true), Step::Run(..)));
+            schedule.ran(queue, Ok(()));
+            let all = schedule.here(kept);
+            assert!(schedule.passed(place).unwrap() && schedule.passed(all).unwrap());
+        }
+        assert_eq!(schedule.queues.len(), 1);
+    }
 
     #[test]
     fn a_call_under_way_is_not_over_because_a_wait_behind_it_may_end() {
