@@ -57,7 +57,8 @@ pub struct Report {
     pub corrupt_bytes: u64,
     /// Address of one corrupt byte.
     pub first_corrupt: Option<u64>,
-    /// Requests that did not fit: 0 or 1, because the replay stops there.
+    /// Requests that did not fit, or work on their memory that the device had no memory for: 0 or 1, because the replay
+    /// stops there.
     pub failed_allocs: u64,
     /// Physical handles created.
     pub handles_made: u64,

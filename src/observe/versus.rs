@@ -33,7 +33,8 @@ pub struct Versus {
     pub(super) owed_bytes: u64,
     /// Bytes that differed from their pattern.
     pub corrupt_bytes: u64,
-    /// Requests that did not fit: 0 or 1, because the replay stops there.
+    /// Requests that did not fit, or work on their memory that the device had no memory for: 0 or 1, because the replay
+    /// stops there.
     pub failed_allocs: u64,
     /// Time from the first event until all queued work was done.
     pub wall: Duration,
