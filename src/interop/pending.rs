@@ -129,13 +129,14 @@ impl Pending {
     }
 }
 
-/// Whether the application has let go of the stream, by both libraries.
+/// Whether the application has let go of the stream, by both libraries. cudarc makes another handle of the default
+/// stream whenever it is asked.
 fn is_left(stream: &StreamCore) -> bool {
     let of_theirs = stream
         .owner
         .get()
         .is_none_or(|it| Arc::strong_count(it) == 1);
-    of_theirs && !stream.has_handle()
+    stream.raw.0 != 0 && of_theirs && !stream.has_handle()
 }
 
 /// Adds a use, or merges it with one that is the same, or with another once there are [`MANY`].
@@ -174,7 +175,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
-    use crate::device::{Device, Stream};
+    use crate::device::{Device, RawStream, Stream};
     use crate::pool::{Pool, PoolBuf, PoolConfig};
     use crate::sync::try_lock;
 
@@ -404,6 +405,22 @@ mod tests {
         assert!(count <= 2, "{count} uses are kept, and their streams");
         let streams = world.home.device().counts().streams;
         assert!(streams <= 10, "{streams} streams");
+    }
+
+    #[test]
+    fn a_use_of_the_default_stream_is_not_taken_for_queued_although_its_handles_are_gone() {
+        let world = world();
+        let stream = world.home.device().stream().expect("a stream");
+        let mut core = Arc::clone(stream.core());
+        drop(stream);
+        let only = Arc::get_mut(&mut core).expect("all handles are gone");
+        only.raw = RawStream(0);
+        let (place, part) = (world.buffer.place(), bytes(0, 10, false));
+        let begun = world.pending.begin(place, &core, part);
+        begun.expect("it begins");
+        world.pending.settle(place, part);
+        let count = lock(&world.pending.begun).len();
+        assert_eq!(count, 1, "another handle of it may be about to queue it");
     }
 
     /// What owns another library's stream; notes whether the lock of the uses is free as it goes.
