@@ -329,7 +329,7 @@ impl Drop for Launching<'_> {
 pub(crate) struct Held(Vec<(Arc<GraphRecord>, Arc<Timeline>)>);
 
 impl Held {
-    pub(super) fn new(graphs: &[Arc<GraphRecord>], timeline: &Arc<Timeline>) -> Self {
+    pub(crate) fn new(graphs: &[Arc<GraphRecord>], timeline: &Arc<Timeline>) -> Self {
         let held = graphs.iter().map(|graph| {
             graph.hold(timeline);
             (Arc::clone(graph), Arc::clone(timeline))

@@ -136,11 +136,17 @@ pub struct ResidentId<'a> {
     bytes: u64,
     /// How often captures of the stream had begun and ended when it was made.
     captures: u64,
+    /// Dropped after the use is noted.
+    _held: Held,
 }
 
 impl<'a> ResidentId<'a> {
     pub(super) fn new(registry: Arc<Registry>, id: MovableId, stream: &'a Stream) -> Result<Self> {
-        let captures = stream.core().timeline.captures();
+        let timeline = &stream.core().timeline;
+        let captures = timeline.captures();
+        // The work may come too late for the capture that is under way.
+        let graphs = timeline.recorder().map(|it| Arc::clone(it.record()));
+        let held = Held::new(graphs.as_slice(), timeline);
         let (addr, bytes) = registry.hold(id, stream)?;
         Ok(Self {
             registry,
@@ -149,6 +155,7 @@ impl<'a> ResidentId<'a> {
             addr,
             bytes,
             captures,
+            _held: held,
         })
     }
 

@@ -84,3 +84,17 @@ fn the_tick_of_queued_work_covers_it_also_if_a_capture_begins_while_that_is_read
     *lock(&timeline.recorder) = None;
     drop(capture);
 }
+
+#[test]
+fn what_was_moved_before_a_guard_under_capture_is_waited_for_by_work_after_that_capture() {
+    let device = Device::host().unwrap();
+    let [home, captured, _] = streams(&device);
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let block = pool.alloc_movable::<u32>(&home, 64).unwrap();
+    let ready = of(&home).open_tick();
+    let capture = captured.begin_capture().unwrap();
+    let guard = pool.hold_id(block.id(), &captured).unwrap();
+    let graph = capture.end().unwrap();
+    assert!(of(&captured).is_behind(of(&home), ready));
+    drop((guard, graph));
+}
