@@ -12,7 +12,7 @@
 //! 4. `nvcc` on `PATH`, then `/usr/local/cuda`, `/opt/cuda`.
 //! 5. The wheels of the active Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`).
 //!
-//! A variable that names no toolkit is an error, never passed over: it was set on purpose. A
+//! A variable that names no toolkit, or a relative path, is an error, never passed over: it was set on purpose. A
 //! variable set to nothing is not set. An incomplete toolkit in places 3 to 5 (a container with the
 //! runtime but no compiler, say) is passed over, and so is a folder whose name is no UTF-8.
 
@@ -67,17 +67,27 @@ pub const VARIABLES: [&str; 6] = [
 pub fn find(machine: &impl Machine, package: &Path, arch: &str) -> Result<Option<Toolkit>, String> {
     for name in ROOT_VARIABLES {
         if let Some(root) = variables::text(machine, name)? {
-            return in_root(machine, Path::new(&root), arch, name)
+            return absolute(&root)
+                .and_then(|path| in_root(machine, path, arch, name))
                 .map(Some)
                 .map_err(|why| refusal(name, &root, &why));
         }
     }
     if let Some(nvcc) = variables::text(machine, "NVCC")? {
-        return of_nvcc(machine, Path::new(&nvcc), arch, "NVCC")
+        return absolute(&nvcc)
+            .and_then(|path| of_nvcc(machine, path, arch, "NVCC"))
             .map(Some)
             .map_err(|why| refusal("NVCC", &nvcc, &why));
     }
     Ok(in_usual_places(machine, package, arch))
+}
+
+/// A build script runs in its own package's folder, which is not where the variable was set.
+fn absolute(value: &str) -> Result<&Path, String> {
+    let path = Path::new(value);
+    let wrong =
+        "it is relative, and would be looked for in the folder of the package that is built";
+    path.is_absolute().then_some(path).ok_or(wrong.into())
 }
 
 fn refusal(name: &str, value: &str, why: &str) -> String {

@@ -256,6 +256,21 @@ fn a_variable_that_names_no_toolkit_is_an_error_even_where_another_toolkit_exist
 }
 
 #[test]
+fn a_relative_path_is_an_error_even_where_the_package_s_own_folder_has_a_toolkit_there() {
+    let files = ["cuda/bin/nvcc", "cuda/lib64/libcudart_static.a"];
+    for (name, value) in [
+        ("CUDA_HOME", "cuda"),
+        ("CUDA_PATH", "cuda"),
+        ("CUDA_TOOLKIT_ROOT_DIR", "cuda"),
+        ("NVCC", "cuda/bin/nvcc"),
+    ] {
+        let refused = Pretend::with(&files).set(name, value).refused();
+        let wanted = format!("{name}={value} names no CUDA toolkit: it is relative");
+        assert!(refused.starts_with(&wanted), "{refused}");
+    }
+}
+
+#[test]
 fn a_runtime_without_a_compiler_is_passed_over_in_the_usual_places() {
     let machine = Pretend::with(&CLASSIC[1..]).and(&OPT);
     assert_eq!(
