@@ -107,12 +107,13 @@ impl Registry {
     /// Holds an array at a fixed address; the caller holds the block of one that is in a block. Returns its place.
     pub(super) fn hold_pointers(&self, key: u64, stream: &Stream) -> Result<Place> {
         self.check_stream(stream)?;
-        if stream.recorder().is_some() {
-            return Err(Error::invalid(
-                "stream",
-                "it is being captured, and a graph would read pointers while they are rewritten: hold the blocks that they point to",
-            ));
-        }
+        let captured = |_| {
+            let why = "it is being captured, and a graph would read pointers while they are rewritten: hold the blocks \
+                       that they point to";
+            Error::invalid("stream", why)
+        };
+        // Until the stream waits: a capture's waits would be its launches'.
+        let _outside = stream.core().outside_capture().map_err(captured)?;
         let mut state = lock(&self.state);
         if state.arrays.is_behind() {
             drop(state);

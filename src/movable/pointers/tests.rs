@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::compact::Goal;
-use crate::device::Device;
 use crate::device::sim::SimConfig;
+use crate::device::{Device, lock};
+use crate::movable::registry::Registry;
 use crate::pool::{Pool, PoolConfig};
 
 fn block(index: u32) -> Place {
@@ -122,4 +123,37 @@ fn an_array_may_go_in_a_host_call_that_runs_while_the_times_of_steps_are_asked_a
     });
     told.recv_timeout(std::time::Duration::from_secs(60))
         .expect("it waits for itself");
+}
+
+#[test]
+fn a_stream_waits_for_the_last_update_of_a_held_array_whatever_capture_begins_meanwhile() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let (theirs, registry) = (&other.core().timeline, Registry::of(&pool).unwrap());
+    // SAFETY: nothing is moved.
+    let array = unsafe { pool.register_pointers(&stream, 0x1000, 1) }.unwrap();
+    let mut state = lock(&registry.state);
+    let updated = state.arrays.list.values_mut().next().unwrap();
+    updated.ready.note(theirs, theirs.open_tick());
+    let tick = theirs.open_tick();
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let holds = scope.spawn(|| array.hold(&stream).unwrap());
+        pause();
+        let on = &stream;
+        let captures = scope.spawn(move || {
+            let capture = on.begin_capture().unwrap();
+            told.recv().unwrap();
+            drop(capture.end().unwrap());
+        });
+        pause();
+        drop(state);
+        let held = holds.join().unwrap();
+        tell.send(()).unwrap();
+        captures.join().unwrap();
+        assert!(stream.core().timeline.is_behind(theirs, tick));
+        drop(held);
+    });
 }
