@@ -10,7 +10,7 @@ use super::shelf::Away;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
 use crate::error::{Error, Result};
-use crate::pool::{Ask, Block, Event, Questions};
+use crate::pool::{Ask, Block, Event, Questions, tag};
 use crate::seeded::seeded;
 
 /// The error for an id without a block.
@@ -147,6 +147,8 @@ pub(super) struct Entry {
     pub(super) word_uses: Marks,
     /// Called when the block has moved.
     pub(super) on_move: Option<Callback>,
+    /// That of the allocation, for the blocks that take the first one's place.
+    pub(super) tag: &'static str,
 }
 
 impl Entry {
@@ -277,7 +279,7 @@ impl Table {
         let log = Arc::new(AccessLog::without_home(&timeline, block.bytes()));
         entry.log = Some(Arc::clone(&log));
         entry.block = Some(block);
-        entry.held_at = now;
+        (entry.held_at, entry.tag) = (now, tag());
         let generation = entry.generation;
         self.word_changed(index);
         (MovableId { index, generation }, log)

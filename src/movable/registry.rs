@@ -14,7 +14,7 @@ use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Planner, layout_with};
 use crate::device::{AccessLog, Addr, Awake, Device, Queueing, Stream, beside, is_running, lock};
 use crate::error::{Error, Result};
-use crate::pool::{Block, Shared, Spilled, UNIT};
+use crate::pool::{Block, Shared, Spilled, UNIT, tag_scope};
 use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -420,6 +420,17 @@ impl State {
             }
         }
     }
+}
+
+/// Allocates a block on `stream` that takes the place of one with this tag.
+pub(super) fn alloc_tagged(
+    shared: &Arc<Shared>,
+    stream: &Stream,
+    bytes: u64,
+    tag: &'static str,
+) -> Result<Block> {
+    let _tag = tag_scope(tag);
+    shared.open_lane(stream)?.alloc(bytes, false)
 }
 
 /// Frees a block behind `uses`: on `stream` if given, otherwise on its own.

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use super::block_table::Marks;
 use super::callback::{Callback, Calls, tell};
-use super::registry::{Registry, State, free_behind};
+use super::registry::{Registry, State, alloc_tagged, free_behind};
 use super::{Movable, MovableId};
 use crate::compact::Move;
 use crate::device::{Addr, Queueing, Stream, Timeline, lock};
@@ -86,17 +86,19 @@ impl Registry {
         stream.core().refuse_under_capture()?;
         self.awake.check()?;
         let shared = self.shared()?;
-        if let Some(away) = &mut lock(&self.state).table.entry(id)?.away
-            && away.shrink(bytes)
-        {
-            return Ok(());
-        }
+        let tag = {
+            let mut state = lock(&self.state);
+            let entry = state.table.entry(id)?;
+            if (entry.away.as_mut()).is_some_and(|away| away.shrink(bytes)) {
+                return Ok(());
+            }
+            entry.tag
+        };
         // On the host the block would keep its old size, which may not fit the new one.
         if self.resize_in_place(&shared, id, bytes)? {
             return Ok(());
         }
-        let lane = shared.open_lane(stream)?;
-        let block = lane.alloc(bytes, false)?;
+        let block = alloc_tagged(&shared, stream, bytes, tag)?;
         // Launches of a graph may write to all of its memory.
         refuse!(block.is_private() => "stream", "its capture began meanwhile: resize after it");
         // Until the old block is freed behind the copy, which a graph would make only when it is launched.

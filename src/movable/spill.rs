@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::block_table::{Entry, Marks};
 use super::callback::{Calls, tell};
 use super::id::MovableId;
-use super::registry::{Registry, State};
+use super::registry::{Registry, State, alloc_tagged};
 use super::shelf::{Away, CopyStream, Shelf, Shelved, Spilling};
 use super::{Movable, Pool};
 use crate::compact::{BETWEEN, Move};
@@ -317,18 +317,18 @@ impl Registry {
 
     /// Brings the block back if it is on the host.
     pub(super) fn fetch(&self, id: MovableId) -> Result<()> {
-        let (up, bytes) = {
+        let (up, bytes, tag) = {
             let mut state = lock(&self.state);
             let up = state.spilling.as_ref().map(|it| Arc::clone(&it.up));
             let entry = state.table.entry(id)?;
             let (Some(away), Some(up)) = (&entry.away, up) else {
                 return Ok(());
             };
-            (up, away.bytes)
+            (up, away.bytes, entry.tag)
         };
         let shared = self.shared()?;
         // Without the lock, because the allocation may spill other blocks.
-        let block = shared.open_lane(&up.stream)?.alloc(bytes, false)?;
+        let block = alloc_tagged(&shared, &up.stream, bytes, tag)?;
         up.wait_for_room()?;
         let mut calls = Calls::new();
         let (unused, emptied) = {

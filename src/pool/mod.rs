@@ -83,6 +83,7 @@ pub(crate) use job::Job;
 pub(crate) use moves::Run;
 pub(crate) use observers::Event;
 pub(crate) use stats::counters::Spilled;
+pub(crate) use stats::leaks::tag;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
 pub(crate) use view::{bounds, same_len};

@@ -4,6 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
+use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::pool::tag_scope;
 use warpool::{Pool, PoolConfig};
 
@@ -208,6 +209,34 @@ fn a_movable_block_that_was_copied_into_a_larger_one_is_reported_with_its_tag() 
     assert_eq!(found, [(4 << 20, Some("cache")), (1000, Some("cache"))]);
     drop((block, behind));
     assert!(pool.leak_report().blocks.is_empty());
+}
+
+#[test]
+fn a_movable_block_keeps_its_tag_whoever_resizes_it_or_brings_it_back() {
+    let device = common::host();
+    let config = PoolConfig::default().track(true).limit(8 << 20);
+    let pool = Pool::new(&device, config).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let stream = device.stream().unwrap();
+    let movable = |bytes| pool.alloc_movable::<u8>(&stream, bytes).unwrap();
+    let scope = tag_scope("weights");
+    let (mut copied, spilled) = (movable(100_000), movable(4 << 20));
+    drop(scope);
+    let _scope = tag_scope("activations");
+    copied.resize(&stream, 200_000).unwrap();
+    drop(pool.alloc(&stream, 6 << 20).unwrap());
+    assert!(pool.stats().spilled.current >= 4 << 20);
+    drop((
+        copied.hold(&stream).unwrap(),
+        spilled.hold(&stream).unwrap(),
+    ));
+    let found = pool.leak_report().blocks;
+    let found: Vec<_> = found.iter().map(|it| (it.bytes, it.tag)).collect();
+    assert_eq!(
+        found,
+        [(4 << 20, Some("weights")), (200_000, Some("weights"))]
+    );
 }
 
 #[test]

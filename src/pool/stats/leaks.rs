@@ -32,6 +32,11 @@ pub fn tag_scope(tag: &'static str) -> TagScope {
     }
 }
 
+/// The tag of what the calling thread allocates.
+pub(crate) fn tag() -> &'static str {
+    TAG.get()
+}
+
 impl Drop for TagScope {
     fn drop(&mut self) {
         TAG.set(self.before);
