@@ -126,6 +126,16 @@ impl By {
         }
     }
 
+    /// The last of its work, if there was any; `None` if more may follow.
+    fn last(&self, home: &Arc<Timeline>) -> Option<Option<(Arc<Timeline>, u64)>> {
+        match self {
+            Self::Home(tick) => Some(Some((Arc::clone(home), *tick))),
+            Self::Stream(timeline, tick) => Some(Some((Arc::clone(timeline), *tick))),
+            Self::Table(table) => table.is_over().then(|| table.last()),
+            Self::Graph(graph, _) => graph.is_over().then(|| graph.last()),
+        }
+    }
+
     fn raise(&mut self, other: &Self) {
         if let Self::Home(tick) | Self::Stream(_, tick) = self {
             *tick = other.tick().max(*tick);
@@ -206,7 +216,7 @@ impl Entries {
     /// that it conflicts with. Entries of one stream for adjacent bytes and the same tick become one with the
     /// same meaning. So a buffer that is used part by part has few entries, and no work waits for more
     /// because of the merge.
-    pub(super) fn add(&mut self, mut new: Entry, home: &Arc<Timeline>, waited: bool) {
+    pub(super) fn add(&mut self, mut new: Entry, waited: bool) {
         if self.iter().any(|entry| entry.says(&new)) {
             return;
         }
@@ -215,9 +225,13 @@ impl Entries {
         new.span = beside.fold(new.span, |span, old| span.joined(&old.span));
         self.retain(|old| !new.replaces(old, false));
         self.put(new);
-        if self.len() > self.many.max(MANY) {
-            self.shorten(home);
-        }
+    }
+
+    /// The work that is not known to be done, if there are too many entries.
+    pub(super) fn too_many(&self, home: &Arc<Timeline>) -> Option<Vec<(Arc<Timeline>, u64)>> {
+        let is_open = |(on, tick): &(Arc<Timeline>, u64)| on.done() < *tick;
+        let each = self.iter().filter_map(|it| it.by.last(home)?);
+        (self.len() > self.many.max(MANY)).then(|| each.filter(is_open).collect())
     }
 
     fn put(&mut self, new: Entry) {
@@ -243,20 +257,14 @@ impl Entries {
 
     /// Merges entries: each stream with many of them gets one, and finished work is removed. A stream with
     /// few keeps them, because its last tick would make others wait for unrelated work.
-    fn shorten(&mut self, home: &Arc<Timeline>) {
+    pub(super) fn shorten(&mut self, home: &Arc<Timeline>) {
         let mut all: Vec<Entry> = self.few.iter_mut().filter_map(Option::take).collect();
         all.append(&mut self.more);
         let mut kept: Vec<Entry> = Vec::new();
         for mut entry in all {
-            let last = match &entry.by {
-                By::Table(table) if table.is_over() => table.last(),
-                By::Graph(graph, _) if graph.is_over() => graph.last(),
-                By::Table(_) | By::Graph(..) => {
-                    kept.push(entry);
-                    continue;
-                }
-                By::Home(tick) => Some((Arc::clone(home), *tick)),
-                By::Stream(timeline, tick) => Some((Arc::clone(timeline), *tick)),
+            let Some(last) = entry.by.last(home) else {
+                kept.push(entry);
+                continue;
             };
             if let Some((timeline, tick)) = last.filter(|(on, tick)| on.done() < *tick) {
                 if !matches!(entry.by, By::Home(_)) {

@@ -11,7 +11,7 @@
 //! A queued write runs after everything it conflicted with, so its entry replaces those inside its bytes.
 //! Entries of one stream for adjacent bytes and the same tick become one. Entries stay few: above a limit, a
 //! stream with many of them gets a single one with the range of all their bytes and the last tick. This only
-//! makes others wait for more.
+//! makes others wait for more. Work that the driver calls done loses its entries.
 //!
 //! # The fast path without the latch
 //!
@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::access_entries::{By, END, Entries, Entry, Span, raise};
+use super::host_call::{is_running, without_any};
 use super::{GraphRecord, Recorder, Timeline};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, latch, latch_mut};
@@ -74,6 +75,16 @@ pub(crate) struct AccessLog {
     entries: Latch<Entries>,
     /// Whether the memory belongs to another library; a graph cannot keep it.
     lent: bool,
+}
+
+/// Asks the driver which of this work is done: nobody else may ask about streams that are gone.
+fn ask(work: &[(Arc<Timeline>, u64)]) {
+    for (on, tick) in work.iter().filter(|_| !is_running()) {
+        if on.done() < *tick {
+            // No record is made, and no host call runs: the caller may hold a lock. Work of which nothing is known stays.
+            let _ = without_any(|| on.poll(*tick, u64::MAX));
+        }
+    }
 }
 
 /// A stream and a tick packed into a word; 0 if they do not fit.
@@ -261,9 +272,14 @@ impl AccessLog {
         };
         let mut entries = latch(&self.entries);
         let by = new.by.clone();
-        entries.add(new, home, waited);
+        entries.add(new, waited);
         self.show(&entries, span, &by, waited);
         self.show_part(span, &by);
+        if let Some(open) = entries.too_many(home) {
+            drop(entries);
+            ask(&open);
+            latch(&self.entries).shorten(home);
+        }
     }
 
     /// Updates `writer` and `reader` after a new entry.

@@ -14,6 +14,7 @@ on_every_device! {
     a_write_on_another_stream_runs_behind_the_write,
     an_upload_and_a_download_run_behind_what_other_streams_were_given,
     a_turned_cast_runs_behind_the_writes_of_its_scale_and_its_maximum,
+    streams_that_come_and_go_leave_nothing_at_a_buffer_that_all_of_them_read,
 }
 
 fn a_read_on_another_stream_runs_behind_the_write(device: &Device) {
@@ -130,4 +131,20 @@ fn a_turned_cast_runs_behind_the_writes_of_its_scale_and_its_maximum(device: &De
             assert_eq!(amax.download().unwrap()[0], 2.5, "overwritten later");
         }
     }
+}
+
+/// As in a server that has a stream for each request: nobody asks how far those streams are.
+fn streams_that_come_and_go_leave_nothing_at_a_buffer_that_all_of_them_read(device: &Device) {
+    let world = World::new(device);
+    let (weights, mut result) = (world.full(2.5), world.halves());
+    let before = device.counts().events;
+    for _ in 0..1000 {
+        let request = device.stream().unwrap();
+        to_half(&request, weights.view(), result.view_mut());
+        drop(request);
+        let result = result.view().slice(..1).unwrap();
+        assert_eq!(result.download(&world.home).unwrap(), [f16::from_f32(2.5)]);
+    }
+    let left = device.counts().events - before;
+    assert!(left < 500, "{left} events");
 }
