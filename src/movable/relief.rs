@@ -51,13 +51,15 @@ impl Registry {
         self.moves_to(Aim::Room { bytes, most_ns }) || self.moves_to(Aim::Gather { bytes, most_ns })
     }
 
-    /// Nanoseconds of device time for moving every block once; `None` if a request of `bytes` lacks nothing.
-    fn moving_all(&self, bytes: u64) -> Option<f64> {
+    /// Nanoseconds of device time for moving every block once, and the bytes that a request of `bytes` then lacks; `None`
+    /// if the pool may not make them.
+    fn moving_all(&self, bytes: u64) -> Option<(f64, u64)> {
         let model = lock(&self.state).planner.model();
         let shared = self.shared().ok()?;
         let core = shared.core.lock();
-        core.lacks(bytes)?;
-        Some(model.launch_ns + core.live() as f64 / model.bytes_per_ns)
+        let lacking = core.lacks(bytes)?;
+        let all_ns = model.launch_ns + core.live() as f64 / model.bytes_per_ns;
+        Some((all_ns, lacking))
     }
 
     /// Compaction as a step of the out-of-memory ladder. First it makes a hole for the one request. If that
@@ -66,7 +68,7 @@ impl Registry {
     pub(super) fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
-        let Some(all_ns) = self.moving_all(bytes) else {
+        let Some((all_ns, lacking)) = self.moving_all(bytes) else {
             return Relief::Exhausted;
         };
         let step = |goal: Goal| {
@@ -74,11 +76,13 @@ impl Registry {
             let _ = self.step(&goal, &Budget::default(), &mut moved);
             moved
         };
-        // Joined memory, or a hole made for this request, would take the address space that a
-        // growing buffer needs.
+        // A growing buffer needs whole handles, not a hole, and no new ones in the pool.
         if pressure.grows {
             let most_ns = SOON_NS;
-            let moved = self.moves_to(Aim::Gather { bytes, most_ns }) || step(Goal::Full).bytes > 0;
+            let joins = || self.join(bytes.saturating_sub(lacking)).unwrap_or(false);
+            let moved = self.moves_to(Aim::Gather { bytes, most_ns })
+                || step(Goal::Full).bytes > 0
+                || joins();
             return [Relief::Exhausted, Relief::Retry][usize::from(moved)];
         }
         if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {

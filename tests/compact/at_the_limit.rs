@@ -10,6 +10,7 @@ use common::watched::Watched;
 use common::{Memory, on_every_device, read, write};
 use warpool::compact::{Budget, Goal};
 use warpool::device::DeviceKind;
+use warpool::pool::HandleSize;
 use warpool::{Device, Pool, PoolConfig};
 
 on_every_device! {
@@ -17,6 +18,7 @@ on_every_device! {
     a_full_compaction_leaves_the_churned_card_with_one_hole,
     a_pool_full_of_movable_blocks_serves_every_free_byte_as_one_block,
     memory_that_lies_apart_is_brought_together_without_copying,
+    a_growing_buffer_gets_what_is_free_beside_movable_blocks_that_lie_apart,
     nothing_is_brought_together_under_an_array_of_pointers_that_is_held,
     a_pass_goes_on_with_its_plan_and_makes_another_after_a_change,
 }
@@ -112,6 +114,27 @@ fn memory_that_lies_apart_is_brought_together_without_copying(device: &Device) {
     assert_eq!(high.download(&stream).unwrap(), words);
     assert!(pool.stats().bytes_moved - moved <= 6 * MIB);
     drop(all);
+}
+
+fn a_growing_buffer_gets_what_is_free_beside_movable_blocks_that_lie_apart(device: &Device) {
+    let granule = device.info().granule as usize;
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let pool = Pool::new(device, config.limit(4 * granule as u64)).unwrap();
+    let stream = device.stream().unwrap();
+    let movable = |bytes| pool.alloc_movable::<u8>(&stream, bytes).unwrap();
+    let between = [granule / 2, 3 * granule, granule / 2].map(movable);
+    let [mut low, between, mut high] = between;
+    low.upload(&stream, &vec![1; low.len()]).unwrap();
+    high.upload(&stream, &vec![2; high.len()]).unwrap();
+    drop(between);
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 2 * granule as u64, "apart");
+    let mut buffer = pool.grow_buf::<u8>(&stream, 3 * granule).unwrap();
+    buffer.resize(3 * granule).unwrap();
+    buffer.view_mut().fill(&stream, 3).unwrap();
+    assert!(low.download(&stream).unwrap().iter().all(|it| *it == 1));
+    assert!(high.download(&stream).unwrap().iter().all(|it| *it == 2));
+    pool.check_invariants().unwrap();
 }
 
 fn nothing_is_brought_together_under_an_array_of_pointers_that_is_held(device: &Device) {
