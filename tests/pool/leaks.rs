@@ -3,10 +3,11 @@
 use crate::common;
 
 use std::process::Command;
+use std::sync::mpsc::Sender;
 
 use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::pool::tag_scope;
-use warpool::{Pool, PoolConfig};
+use warpool::{Device, Pool, PoolConfig};
 
 const CHILD: &str = "WARPOOL_TEST_LEAKING_CHILD";
 
@@ -270,29 +271,65 @@ fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
     }
 }
 
-/// What the child of the next test does; does nothing when run as a test.
+/// What the child of the next tests does; does nothing when run as a test.
 #[test]
 fn leaking_child() {
-    if std::env::var_os(CHILD).is_none() {
+    let Some(kind) = std::env::var_os(CHILD) else {
         return;
-    }
-    let device = common::host();
+    };
+    let device = match kind == "cuda" {
+        true => common::cuda().unwrap(),
+        false => common::host(),
+    };
     let pool = Pool::new(&device, PoolConfig::default()).unwrap();
     let stream = device.stream().unwrap();
     let orphan = pool.alloc(&stream, 4096).unwrap();
     std::mem::forget(pool.alloc(&stream, 1 << 20).unwrap());
-    drop(pool);
     std::mem::forget((orphan, stream));
-    // With blocks live, threads of the device running, and destructors of statics to come.
+    let (tell, told) = std::sync::mpsc::channel();
+    for _ in 0..4 {
+        let (pool, device, tell) = (pool.clone(), device.clone(), tell.clone());
+        std::thread::spawn(move || works_on(&pool, &device, &tell));
+    }
+    drop(pool);
+    told.iter().take(4).for_each(drop);
+    // With blocks live, threads of the device and of the application running, and destructors of statics to come.
     std::process::exit(7);
 }
 
-#[test]
-fn a_process_that_exits_with_live_blocks_does_not_crash() {
+/// Uses the pool until the process is gone, also while the driver ends: its errors are no crash.
+fn works_on(pool: &Pool, device: &Device, begun: &Sender<()>) {
+    let stream = device.stream().unwrap();
+    for round in 0.. {
+        let mut buffer = pool.alloc_filled(&stream, 1 << 16, round);
+        if let Ok(buffer) = &mut buffer {
+            let _ = buffer.view_mut().slice(1..).map(|it| it.fill(&stream, 7));
+            let _ = buffer.download();
+        }
+        let _ = pool.trim(0);
+        if round == 10 {
+            let _ = begun.send(());
+        }
+    }
+}
+
+fn a_process_that_exits_while_threads_use_its_pool_does_not_crash(kind: &str) {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "leaks::leaking_child", "--nocapture"])
-        .env(CHILD, "1")
+        .env(CHILD, kind)
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(7), "{status}");
+}
+
+#[test]
+fn a_process_that_exits_while_threads_use_its_pool_does_not_crash_on_the_host() {
+    a_process_that_exits_while_threads_use_its_pool_does_not_crash("host");
+}
+
+#[test]
+fn a_process_that_exits_while_threads_use_its_pool_does_not_crash_on_a_gpu() {
+    if common::cuda().is_some() {
+        a_process_that_exits_while_threads_use_its_pool_does_not_crash("cuda");
+    }
 }
