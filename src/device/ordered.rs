@@ -190,7 +190,11 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool, since:
     let turn = (!waits.graphs.is_empty()).then(|| stream.device.inner.turns.take());
     for graph in &waits.graphs {
         match own {
-            Some(own) => own.meet(graph),
+            Some(own) => {
+                own.meet(graph);
+                // Of work that was queued before the capture.
+                graph.report(&stream.timeline, timeline.queued_tick());
+            }
             None => graph.count(true),
         }
     }

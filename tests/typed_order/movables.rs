@@ -19,6 +19,7 @@ on_every_device! {
     a_launch_after_a_hold_waits_for_nothing_that_the_holder_does_since,
     a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wait_for,
     a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work,
+    a_graph_of_a_guards_views_runs_behind_the_holders_own_work_also_if_the_guard_goes_under_capture,
     a_view_of_a_resized_block_is_ordered_as_the_block,
     parts_of_a_block_that_grew_keep_their_uses_apart,
     what_a_block_grew_by_is_used_behind_whoever_had_it,
@@ -332,6 +333,33 @@ fn a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wai
     world.third.synchronize().unwrap();
     assert_all(&dst.download().unwrap(), 2.0, "read too early");
     drop((held, graph));
+}
+
+fn a_graph_of_a_guards_views_runs_behind_the_holders_own_work_also_if_the_guard_goes_under_capture(
+    device: &Device,
+) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let mut held = block.hold_mut(&world.home).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    to_half(&world.other, src.view(), held.view_mut());
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&world.home);
+    common::fill(&world.home, held.addr(), 0x5A, 2 * LEN as u64);
+    let capture = world.home.begin_capture().unwrap();
+    drop(held);
+    graph.launch(&world.third).unwrap();
+    drop(capture.end().unwrap());
+    settle(&world.third);
+    gate.open();
+    world.home.synchronize().unwrap();
+    assert_all(
+        &block.download(&world.home).unwrap(),
+        2.0,
+        "the launch came first",
+    );
+    drop(graph);
 }
 
 fn a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work(device: &Device) {
