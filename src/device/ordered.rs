@@ -267,6 +267,11 @@ fn begin<'u, 'a, 't>(
     if !nothing_to_wait_for {
         under_way._outside = outside_with_lent(stream, uses, table.as_deref())?;
         wait(stream, uses, table.as_deref(), &mut under_way.graphs)?;
+        // A capture that began or ended meanwhile may have made some of the waits in the stream's place.
+        while timeline.captures() != under_way.captures {
+            under_way.captures = timeline.captures();
+            wait(stream, uses, table.as_deref(), &mut under_way.graphs)?;
+        }
     }
     (under_way.uses, under_way.table) = (uses, table);
     Ok(under_way)

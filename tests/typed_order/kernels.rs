@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use super::common::watched::Watched;
 use super::common::{self, Gate, on_every_device};
 use super::{World, assert_all, assert_untouched, settle, to_half};
 use half::f16;
@@ -19,6 +20,7 @@ on_every_device! {
     a_launch_that_uses_the_crate_is_served,
     addresses_by_themselves_are_ordered_by_declared_uses,
     a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses,
+    a_kernel_runs_behind_what_it_uses_whatever_capture_begins_and_ends_meanwhile,
     a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture,
     a_graph_that_a_kernel_came_into_is_ordered_with_the_graphs_of_its_memory,
     a_kernel_queued_behind_the_end_of_its_capture_runs_behind_graphs_that_run_on_its_memory,
@@ -197,6 +199,31 @@ fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses(device
     let kernel = world.home.kernel("fill").writes(dst.view_mut());
     let launched = kernel.launch(|stream| {
         let graph = capture.end().unwrap();
+        fill(stream, addr, count);
+        graph
+    });
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), filled(), "the fill came first");
+    drop(launched.unwrap());
+}
+
+fn a_kernel_runs_behind_what_it_uses_whatever_capture_begins_and_ends_meanwhile(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let (addr, count) = (dst.addr(), bytes(&dst));
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    let ((tell, told), home) = (mpsc::channel(), world.home.clone());
+    watched.after("event_record", move || {
+        let begins = thread::spawn(move || tell.send(home.begin_capture().unwrap()).unwrap());
+        begins.join().unwrap();
+    });
+    let kernel = world.home.kernel("fill").writes(dst.view_mut());
+    let launched = kernel.launch(|stream| {
+        let graph = told.recv().unwrap().end().unwrap();
         fill(stream, addr, count);
         graph
     });
