@@ -1,7 +1,10 @@
 //! Movable memory, by the views of its guards.
 
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
+use super::common::watched::Watched;
 use super::common::{self, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_untouched, gets_done, settle, to_half};
 use half::f16;
@@ -18,6 +21,7 @@ on_every_device! {
     each_launch_during_a_hold_runs_behind_the_holders_own_work,
     a_launch_after_a_hold_waits_for_nothing_that_the_holder_does_since,
     a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wait_for,
+    a_hold_by_id_holds_its_stream_whatever_capture_begins_and_ends_meanwhile,
     a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work,
     a_graph_of_a_guards_views_runs_behind_the_holders_own_work_also_if_the_guard_goes_under_capture,
     a_view_of_a_resized_block_is_ordered_as_the_block,
@@ -360,6 +364,24 @@ fn a_graph_of_a_guards_views_runs_behind_the_holders_own_work_also_if_the_guard_
         "the launch came first",
     );
     drop(graph);
+}
+
+fn a_hold_by_id_holds_its_stream_whatever_capture_begins_and_ends_meanwhile(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let gate = Gate::close(&world.other);
+    let block = world.pool.alloc_movable::<f16>(&world.other, LEN).unwrap();
+    let ((tell, told), home) = (mpsc::channel(), world.home.clone());
+    watched.after("event_record", move || {
+        let begins = thread::spawn(move || tell.send(home.begin_capture().unwrap()).unwrap());
+        begins.join().unwrap();
+    });
+    let held = world.pool.hold_id(block.id(), &world.home).unwrap();
+    let graph = told.recv().unwrap().end().unwrap();
+    let waits = common::is_held(&world.home);
+    gate.open();
+    assert!(waits, "its next work would run ahead of the allocation");
+    drop((held, graph));
 }
 
 fn a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work(device: &Device) {
