@@ -121,12 +121,22 @@ impl GraphRecord {
         drop(left);
     }
 
-    /// Makes the next launch wait for `tick`.
+    /// Makes the next launch wait for `tick`, and no more for what is done or what that runs behind.
     pub(super) fn report(&self, timeline: &Arc<Timeline>, tick: u64) {
+        // Its record, if that is still to be made, is behind all that the stream was made to wait for before.
+        let is_covered = |(on, at): &mut LastQueued| {
+            let is_behind = on.uid != timeline.uid && timeline.is_behind(on, *at);
+            is_behind && (on.done() >= *at || timeline.open_tick() == tick)
+        };
         let mut state = lock(&self.state);
+        // To be dropped without the lock: a stream may end with it.
+        let mut covered = Vec::new();
         if !state.over && !seeded!("graph-not-told-of-a-use") {
+            covered.extend(state.reported.extract_if(.., is_covered));
             raise(&mut state.reported, timeline, tick);
         }
+        drop(state);
+        drop(covered);
     }
 
     /// Makes each launch from now on wait for everything queued on `timeline`'s stream by then.

@@ -32,6 +32,7 @@ on_every_device! {
     work_whose_wait_is_refused_holds_up_no_launch,
     work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps,
     memory_of_the_graph_itself_is_ordered_too,
+    streams_that_come_and_go_leave_nothing_at_a_graph_that_is_not_launched,
 }
 
 /// A graph that converts `src` into `dst`, captured from the home stream.
@@ -503,4 +504,30 @@ fn a_buffer_of_anothers_graph_is_dropped_in_a_host_call_that_a_wait_is_kept_for(
     world.other.wait_stream(&world.home).unwrap();
     assert!(told.recv().unwrap(), "each waits for the other");
     device.backend().graph_destroy(raw).unwrap();
+}
+
+/// As in a server that has a graph for each size of a batch, and a stream for each request.
+fn streams_that_come_and_go_leave_nothing_at_a_graph_that_is_not_launched(device: &Device) {
+    let world = World::new(device);
+    let (mut input, mut output, mut read) = (world.full(1.0), world.halves(), world.halves());
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, input.view(), output.view_mut());
+    let graph = capture.end().unwrap();
+    graph.launch(&world.home).unwrap();
+    let before = device.counts().events;
+    for request in 0..1000 {
+        let on = device.stream().unwrap();
+        match request % 2 {
+            0 => input.view_mut().fill(&on, 0.0).unwrap(),
+            _ => read.view_mut().copy_from(&on, &output).unwrap(),
+        }
+        // All is done, but nobody knows it of this stream.
+        world.other.wait_stream(&on).unwrap();
+        world.other.synchronize().unwrap();
+    }
+    let left = device.counts().events - before;
+    assert!(left < 250, "{left} events");
+    assert_all(&read.download().unwrap(), 1.0, "read before the launch");
+    graph.launch(&world.home).unwrap();
+    assert_all(&output.download().unwrap(), 0.0, "launched after the fills");
 }
