@@ -16,7 +16,7 @@ use super::HostPool;
 use super::ring::Ring;
 use crate::device::{Stream, beside, lock, panicked};
 use crate::error::Error;
-use crate::pool::{Pool, PoolBuf};
+use crate::pool::{Pool, PoolBuf, tag, tag_scope};
 use crate::sync::Mutex;
 
 /// Largest depth: the queue allocates a slot for each batch.
@@ -31,7 +31,8 @@ const DEEPEST: usize = 1 << 16;
 ///
 /// **Memory.** The loader holds at most `depth` batches that the application has not taken. It takes no
 /// further data from the iterator until the application takes a batch. With a depth of 1, the copy of a
-/// batch may run after the work on the one before; a depth of 2 lets them overlap.
+/// batch may run after the work on the one before; a depth of 2 lets them overlap. Batches have the tag of the thread
+/// that made the loader.
 ///
 /// **Errors.** An error or panic of the iterator (a panic as [`Error::Os`]), or an error of the pools or
 /// the driver, takes the place of its batch. It comes after all earlier batches and is the last item.
@@ -163,11 +164,12 @@ impl<T: Pod + Send, E: From<Error> + Send + 'static> Loader<T, E> {
             ring: Ring::new(host),
             turn: Arc::default(),
         };
-        let turn = Arc::clone(&worker.turn);
+        let (turn, tag) = (Arc::clone(&worker.turn), tag());
         // In addition to those in the queue, the thread holds one batch.
         let (sender, batches) = sync_channel(depth - 1);
         let thread = std::thread::Builder::new().name(String::from("warpool-loader"));
         let thread = thread.spawn(move || {
+            let _tag = tag_scope(tag);
             // Here, so that no panic of the iterator's is dropped with the thread: its drop may panic again.
             let ran = catch_unwind(AssertUnwindSafe(|| worker.run(parts, &sender)));
             if let Err(panic) = ran {

@@ -5,7 +5,7 @@ use crate::common;
 use std::process::Command;
 use std::sync::mpsc::Sender;
 
-use warpool::host::{HostPool, HostPoolConfig, Spill};
+use warpool::host::{HostPool, HostPoolConfig, Loader, Spill};
 use warpool::pool::tag_scope;
 use warpool::{Device, Pool, PoolConfig};
 
@@ -238,6 +238,19 @@ fn a_movable_block_keeps_its_tag_whoever_resizes_it_or_brings_it_back() {
         found,
         [(4 << 20, Some("weights")), (200_000, Some("weights"))]
     );
+}
+
+#[test]
+fn the_batches_of_a_loader_have_the_tag_of_the_thread_that_made_it() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let scope = tag_scope("batches");
+    let loader = Loader::new(&pool, &host, 2, (0..3).map(|it| vec![it; 1000])).unwrap();
+    drop(scope);
+    let batches: Vec<_> = loader.map(|batch| batch.unwrap()).collect();
+    let found: Vec<_> = pool.leak_report().blocks.iter().map(|it| it.tag).collect();
+    assert_eq!((batches.len(), found), (3, vec![Some("batches"); 3]));
 }
 
 #[test]
