@@ -1,6 +1,6 @@
 //! Work captured into graphs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -85,17 +85,18 @@ fn a_launch_that_the_driver_keeps_holds_up_no_other_graph(device: &Device) {
         down(&world, &world.full(2.0), &mut far),
         world.third.clone(),
     );
-    let launched = Arc::new(AtomicBool::new(false));
+    let launched = Arc::new(Mutex::new(None));
     let its = Arc::clone(&launched);
     watched.after("before_graph_launch", move || {
         let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(other.launch(&third).is_ok()));
-        let done = told.recv_timeout(Duration::from_secs(5));
-        its.store(done == Ok(true), Ordering::Relaxed);
+        // The thread ends when it likes, and keeps nothing.
+        std::thread::spawn(move || tell.send((other.launch(&third), (other, third))));
+        *its.lock().unwrap() = told.recv_timeout(Duration::from_secs(5)).ok();
     });
     graph.launch(&world.other).unwrap();
     assert!(watched.was_hooked(), "nothing is launched");
-    assert!(launched.load(Ordering::Relaxed), "it holds the turn");
+    let (launched, _kept) = (launched.lock().unwrap().take()).expect("it holds the turn");
+    launched.unwrap();
     assert_all(&far.download().unwrap(), 2.0, "the other graph's");
     assert_all(&dst.download().unwrap(), 1.5, "its own");
 }

@@ -339,12 +339,13 @@ fn a_graph_is_not_launched_while_a_kernel_is_queued_that_began_under_its_capture
     let launched = kernel.launch(|_| {
         thread::spawn(move || {
             let graph = capture.end().unwrap();
-            tell.send((graph.launch(&on), graph)).unwrap();
+            // The thread ends when it likes, and keeps no stream.
+            tell.send((graph.launch(&on), (graph, on))).unwrap();
         });
         told.recv_timeout(Duration::from_millis(100))
     });
     assert!(launched.unwrap().is_err(), "launched amid the kernel");
-    let (launched, graph) = told.recv().unwrap();
+    let (launched, kept) = told.recv().unwrap();
     launched.unwrap();
-    drop(graph);
+    drop(kept);
 }
