@@ -25,6 +25,7 @@ on_every_device! {
     an_event_of_a_graph_that_is_gone_stays_so_if_it_cannot_be_recorded_again,
     what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free,
     work_that_was_to_be_captured_as_the_capture_ended_runs_behind_what_it_uses,
+    work_queued_while_its_capture_ends_runs_behind_what_the_stream_is_made_to_wait_for,
     a_captured_stream_waits_for_none_that_has_not_joined_yet,
 }
 
@@ -357,6 +358,35 @@ fn work_that_was_to_be_captured_as_the_capture_ended_runs_behind_what_it_uses(de
         assert_all(&dst.download().unwrap(), 0.0, call);
         drop(graph);
     }
+}
+
+fn work_queued_while_its_capture_ends_runs_behind_what_the_stream_is_made_to_wait_for(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (mut src, mut dst, halves) = (world.full(1.5), world.halves(), world.halves());
+    let gate = Gate::close(&world.other);
+    to_single(&world.other, halves.view(), src.view_mut());
+    let capture = world.home.begin_capture().unwrap();
+    let ((begin, begun), its) = (mpsc::channel(), Arc::clone(&watched));
+    watched.after("before_capture_end", move || {
+        begin.send(()).unwrap();
+        // The work has made its waits by then, and comes to its queue before the stream is made to wait.
+        thread::sleep(Duration::from_millis(100));
+        its.after("before_event_record", || {
+            thread::sleep(Duration::from_millis(100));
+        });
+    });
+    let ends = thread::spawn(move || capture.end().unwrap());
+    begun.recv().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let graph = ends.join().unwrap();
+    assert!(watched.was_hooked(), "the stream is not made to wait");
+    settle(&world.home);
+    gate.open();
+    assert_all(&dst.download().unwrap(), 0.0, "it ran ahead");
+    drop(graph);
 }
 
 fn a_captured_stream_waits_for_none_that_has_not_joined_yet(device: &Device) {
