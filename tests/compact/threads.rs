@@ -521,6 +521,21 @@ fn a_block_is_copied_into_a_larger_one_ahead_of_a_capture_that_another_thread_be
     }
 }
 
+/// Has `hook` called right after the `nth` use of `call` from now on.
+fn after_the(
+    nth: u64,
+    watched: &Arc<Watched>,
+    call: &'static str,
+    hook: impl FnOnce() + Send + 'static,
+) {
+    let again = Arc::clone(watched);
+    let hook: Box<dyn FnOnce() + Send> = match nth {
+        1 => Box::new(hook),
+        _ => Box::new(move || after_the(nth - 1, &again, call, hook)),
+    };
+    watched.after(call, hook);
+}
+
 #[test]
 fn memory_of_a_movable_block_freed_as_a_capture_ends_is_reused_behind_its_uses() {
     // Dropped, freed on another stream, and replaced by a larger block.
@@ -530,34 +545,38 @@ fn memory_of_a_movable_block_freed_as_a_capture_ends_is_reused_behind_its_uses()
         |block, captured, _| block.free_on(captured).unwrap(),
         |mut block, _, user| block.resize(user, 200_000).unwrap(),
     ];
-    for (at, free) in frees.into_iter().enumerate() {
+    // The capture ends amid the wait for one use, which comes before or after the wait for the other.
+    for (at, nth) in [0, 1, 2].into_iter().flat_map(|at| [(at, 1), (at, 2)]) {
         let ground = Ground::new(PoolConfig::default().reuse(false, true));
-        let [home, user] = [(); 2].map(|()| ground.device.stream().unwrap());
+        let [home, first, user] = [(); 3].map(|()| ground.device.stream().unwrap());
         let mut block = ground.pool.alloc_movable::<u64>(&home, 100_000).unwrap();
         let behind = ground.pool.alloc_movable::<u64>(&home, 100_000).unwrap();
         block.upload(&home, &vec![0; 100_000]).unwrap();
-        let gate = Gate::close(&user);
-        let mut held = block.hold_mut(&user).unwrap();
-        let addr = held.addr();
-        held.view_mut().fill(&user, u64::MAX).unwrap();
-        drop(held);
+        let gates = [&first, &user].map(|on| {
+            let gate = Gate::close(on);
+            drop(block.hold(on).unwrap());
+            gate
+        });
+        let addr = block.hold(&home).unwrap().addr();
         let capture = Arc::new(Mutex::new(Some(home.begin_capture().unwrap())));
         let graph = Arc::new(Mutex::new(None));
         let (open, ended) = (Arc::clone(&capture), Arc::clone(&graph));
-        // If the stream is made to wait for that use, the wait is the graph's by now.
-        ground.watched.after("event_record", move || {
+        // If the stream was made to wait for a use, the wait is the graph's by now.
+        after_the(nth, &ground.watched, "event_record", move || {
             let capture = open.lock().unwrap().take();
             *ended.lock().unwrap() = capture.map(|it| it.end().unwrap());
         });
-        free(block, &home, &user);
+        frees[at](block, &home, &user);
         let left = capture.lock().unwrap().take();
         drop(left.map(|it| it.end().unwrap()));
         let next = ground.pool.alloc(&home, 800_000).unwrap();
         common::fill(&home, next.addr(), 5, 800_000);
         let reused = next.addr() == addr;
-        let waits = reused && common::is_held(&home);
-        gate.open();
-        assert!(!reused || waits, "{at}: reused ahead of its use");
+        for gate in gates.into_iter().rev() {
+            let waits = reused && common::is_held(&home);
+            assert!(!reused || waits, "{at}, {nth}: reused ahead of a use");
+            gate.open();
+        }
         drop((graph, next, behind));
         ground.pool.check_invariants().unwrap();
     }
