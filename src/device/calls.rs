@@ -45,6 +45,7 @@ impl Timeline {
                 let _counted = ended.then(|| Queueing::counted(&self.calls));
                 // A host call waits for no thread.
                 let waits = recorder.is_ending() && !host_call::is_running();
+                let waits = waits && !seeded!("call-queued-ahead-of-what-its-capture-waits-for");
                 if !waits && self.captures.load(Ordering::SeqCst) == captures {
                     return host_call::without_any(call);
                 }

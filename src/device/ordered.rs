@@ -289,7 +289,9 @@ fn wait(
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
     let own = recorder.as_ref().map(|recorder| recorder.record());
-    if let Some(own) = own {
+    if let Some(own) = own
+        && !seeded!("captured-work-launched-before-it-is-queued")
+    {
         // The capture may end before the work is queued, and the graph is not launched until it is.
         let _turn = stream.device.inner.turns.take();
         own.count(true);
@@ -404,7 +406,7 @@ impl UnderWay<'_, '_, '_> {
         }
         let graphs = (began || !same).then(|| timeline.graphs_since(self.captures));
         for graph in graphs.into_iter().flatten() {
-            if !surely {
+            if !surely && !seeded!("late-work-meets-no-graph") {
                 self.meet(&graph, tick);
             }
             let tensors = self.table.iter().flat_map(|table| &table.tensors);

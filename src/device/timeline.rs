@@ -348,7 +348,7 @@ impl Timeline {
 
     /// The highest tick of stream `uid` that this stream has been made to wait for; of itself it runs behind all.
     pub(crate) fn waited(&self, uid: u64) -> u64 {
-        if uid == self.uid {
+        if uid == self.uid && !seeded!("stream-not-behind-itself") {
             return u64::MAX;
         }
         seen_in(&lock(&self.order).seen, uid)
@@ -363,7 +363,7 @@ impl Timeline {
         if let Some(recorder) = self.recorder_under_way() {
             let waited = recorder.wait_for(self, other, tick);
             // What the gate was made to wait for by then, the stream waits for as it leaves.
-            if !recorder.has_ended() {
+            if !recorder.has_ended() || seeded!("late-wait-of-a-capture-is-its-gates") {
                 return waited;
             }
         }
@@ -396,7 +396,9 @@ impl Timeline {
             waited.or_else(|error| other.sync_to(tick * u64::from(waits)).and(Err(error)))
         };
         wait(tick).or_else(|error| match other.queued_tick() {
-            queued if queued < tick => wait(queued),
+            queued if queued < tick && !seeded!("drop-amid-a-begin-waits-for-nothing") => {
+                wait(queued)
+            }
             _ => Err(error),
         })
     }

@@ -440,8 +440,8 @@ pub(super) fn free_behind(mut block: Block, uses: Marks, stream: Option<&Stream>
     // Under capture the waits would be its launches', and another thread might end it ahead of the free.
     let outside = on.outside_capture();
     match &outside {
-        Ok(_) => uses.wait_surely_on(&on.timeline),
-        Err(_) => block.outlast(uses.left()),
+        Err(_) if !seeded!("movable-freed-as-its-capture-ends") => block.outlast(uses.left()),
+        _ => uses.wait_surely_on(&on.timeline),
     }
     match stream {
         Some(stream) => block.free_on(stream),

@@ -147,7 +147,9 @@ impl Report {
                 "{verified} verified of the {owed} owed: the check is incomplete"
             ));
         }
-        let incomplete = |it: &&Versus| it.verified_bytes != it.owed_bytes;
+        let incomplete = |it: &&Versus| {
+            it.verified_bytes != it.owed_bytes && !seeded!("incomplete-check-of-a-peer-passes")
+        };
         if let Some(versus) = self.versus.as_ref().filter(incomplete) {
             let (verified, owed) = (Bytes(versus.verified_bytes), Bytes(versus.owed_bytes));
             let name = versus.name;

@@ -163,8 +163,11 @@ impl<T> GrowBuf<T> {
 impl<T> Drop for GrowBuf<T> {
     fn drop(&mut self) {
         // Both of one moment: a graph that is launched and goes meanwhile keeps the memory, or was the last use.
+        let before = seeded!("launch-of-a-graph-that-goes-forgotten")
+            .then(|| self.with_home(self.log.uses()));
         let left = self.log.leave().unwrap_or_default();
-        let (mut marks, mut graphs) = (self.with_home(left.marks), left.graphs);
+        let mut marks = before.unwrap_or_else(|| self.with_home(left.marks));
+        let mut graphs = left.graphs;
         graphs.extend(self.home.timeline.recorder());
         graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
         let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));

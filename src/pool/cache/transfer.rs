@@ -125,7 +125,8 @@ impl Lane {
     /// that were freed after it.
     fn is_behind(&self, batch: &Batch, waited: bool) -> bool {
         let theirs = &batch.timeline;
-        let uses_done = waited || self.shared.transfer.opportunistic;
+        let uses_done = waited && !seeded!("wait-for-what-is-done-does-not-count")
+            || self.shared.transfer.opportunistic;
         let is_done = uses_done && batch.tick <= theirs.done()
             || waited && seeded!("taken-over-with-what-was-freed-meanwhile");
         is_done || batch.tick <= self.timeline.waited(theirs.uid)
