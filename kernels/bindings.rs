@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 9d887f100aadd4f1.
+// Made by the build script from warpool.h with the fingerprint 97fe147053031525.
 
 pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;

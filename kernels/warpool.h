@@ -195,7 +195,7 @@ typedef enum wp_granularity {
 typedef enum wp_scale_kind {
     WP_SCALE_F32 = 0,  /* F32: amax / the format's largest value, at least 2^-126 */
     WP_SCALE_E8M0 = 1, /* as in OCP MX: the power of two at or below amax / that at or below the format's largest value */
-    WP_SCALE_E4M3 = 2  /* as in NVFP4: amax / 6 / the tensor's scale in E4M3, rounded to nearest, at least 2^-9 */
+    WP_SCALE_E4M3 = 2  /* as in NVFP4: amax / (6 * the tensor's scale) in E4M3, rounded to nearest, at least 2^-9 */
 } wp_scale_kind;
 
 /*
@@ -216,7 +216,7 @@ typedef enum wp_scale_layout {
  * and rounds the product to a code. A product beyond the largest code becomes that code. A NaN becomes
  * the format's NaN, or 0 in a format without one.
  *
- * If amax is 0, the scale is 1. If an element, or in NVFP4 amax / 6 / the tensor's scale, is infinite or
+ * If amax is 0, the scale is 1. If an element, or in NVFP4 amax / (6 * the tensor's scale), is infinite or
  * NaN, the scale is NaN, and all its codes are the format's NaN or 0.
  *
  * Codes of 4 bits are packed two per byte, the first in the lower half; codes of 6 bits four in three
