@@ -100,6 +100,7 @@ FIRST = {
     "pressure-asks-again-and-again": ("pool", "conformance::"),
     "a-host-call-drops-without-a-wait": ("pool", "conformance::"),
     "runs-joined-under-their-uses": ("lib", "compact::join"),
+    "record-begun-before-the-capture": ("pool", "conformance::"),
     "record-counted-after-it-is-made": ("lib", "device::timeline"),
     "two-threads-record-at-once": ("typed_order", "recording::"),
     "capture-begins-amid-a-call": ("typed_order", "recording::"),
