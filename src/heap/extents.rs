@@ -304,6 +304,13 @@ impl Extents {
         }
     }
 
+    /// Puts the hole `id` behind another `epoch`.
+    pub(crate) fn set_epoch(&mut self, id: Id, epoch: Epoch) {
+        self.unfile(id);
+        self.get_mut(id).epoch = epoch;
+        self.file(id);
+    }
+
     /// Merges the hole `id` with the hole above it, under an `epoch` that covers both.
     pub(crate) fn merge_as(&mut self, id: Id, epoch: Epoch) {
         let next = self.get(id).next;

@@ -13,7 +13,7 @@ use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
 use crate::arena::Kept;
 use crate::error::Result;
 use crate::heap::placement::Placement;
-use crate::heap::{Extent, Id, NIL};
+use crate::heap::{Epoch, Extent, FRESH, Id, NIL, State};
 use crate::seeded::seeded;
 
 impl Core {
@@ -123,7 +123,15 @@ impl Core {
         let mut at = self.extents.first();
         while at != NIL {
             self.merge_done_from(at);
-            at = self.extents.get(at).next;
+            let Extent {
+                state, epoch, next, ..
+            } = *self.extents.get(at);
+            let done = state == State::Free && is_done(&self.streams, epoch);
+            // The slot of a stream that is gone may go to another.
+            if done && epoch.stream != FRESH && self.is_left(epoch.stream) {
+                self.extents.set_epoch(at, Epoch::PAST);
+            }
+            at = next;
         }
     }
 }

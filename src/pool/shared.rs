@@ -10,7 +10,7 @@ use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
-use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
 use crate::heap::Grant;
 use crate::record::Recording;
@@ -77,10 +77,17 @@ impl Shared {
             return Ok(None);
         }
         let core = stream.core();
-        let hold = (self.core.lock()).add_stream(&core.timeline, core.gate);
+        let mut heap = self.core.lock();
+        let hold = heap.add_stream(&core.timeline, core.gate);
+        let asks = !core.gate && !is_running() && heap.has_many_left();
+        drop(heap);
         let watcher = Arc::downgrade(self);
         stream.watch(watcher);
-        Ok(Some(self.add_lane(&mut lanes, stream, &hold)))
+        let lane = self.add_lane(&mut lanes, stream, &hold);
+        drop(lanes);
+        // Without it, only slots are kept.
+        let _ = asks.then(|| self.catch_up(false));
+        Ok(Some(lane))
     }
 
     pub(super) fn refuse_other_device(&self, stream: &Stream) -> Result<()> {

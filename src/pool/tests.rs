@@ -263,3 +263,27 @@ fn the_tail_of_a_retyped_buffer_is_free_behind_a_launch_of_a_graph_that_is_gone(
     assert!(found == [4; 3 * LEN], "the graph wrote there");
     drop(narrow);
 }
+
+/// As in a server with a stream for each request. Its own hole serves each, so that nobody asks how far the others are.
+#[test]
+fn streams_that_come_and_go_leave_few_places_in_the_heap() {
+    let device = Device::sim(&Default::default()).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    drop(pool.alloc(&stream, 16 << 20).unwrap());
+    let mut kept = Vec::new();
+    for round in 0..1000 {
+        let request = device.stream().unwrap();
+        let block = pool.alloc(&stream, 3000).unwrap();
+        block.free_on(&request).unwrap();
+        if round % 100 == 0 {
+            kept.push(pool.alloc(&stream, 3000).unwrap());
+        }
+        other.wait_stream(&request).unwrap();
+        drop(request);
+        other.synchronize().unwrap();
+    }
+    let slots = pool.shared().core.lock().extents.slots();
+    assert!(slots < 200, "{slots} places");
+    pool.check_invariants().unwrap();
+}
