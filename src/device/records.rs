@@ -100,6 +100,10 @@ impl GraphRecord {
         lock(&self.state).over
     }
 
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Whether the graph is gone, and its last launch is done as far as the driver can tell.
     pub(super) fn is_done(&self) -> bool {
         // First: the last launch is final then.
@@ -118,6 +122,9 @@ impl GraphRecord {
             let reported = std::mem::take(&mut state.reported);
             (reported, std::mem::take(&mut state.peers))
         };
+        for peer in left.1.values() {
+            let _last = lock(&peer.state).peers.remove(&self.key());
+        }
         drop(left);
     }
 
@@ -156,11 +163,11 @@ impl GraphRecord {
     /// Makes two graphs that use the same bytes wait for each other's launches. Call it under the turn.
     pub(super) fn meet(self: &Arc<Self>, other: &Arc<Self>) {
         for (one, two) in [(self, other), (other, self)] {
-            let last = two.last();
+            let (last, is_over) = (two.last(), two.is_over());
             let mut state = lock(&one.state);
-            state.peers.retain(|peer| !peer.is_over());
-            if !state.over && !state.peers.iter().any(|peer| Arc::ptr_eq(peer, two)) {
-                state.peers.push(Arc::clone(two));
+            if !state.over && !is_over {
+                let peer = state.peers.entry(two.key());
+                peer.or_insert_with(|| Arc::clone(two));
             }
             let last = last.filter(|_| !seeded!("graphs-meet-without-their-last-launch"));
             if let Some((timeline, tick)) = last {
@@ -249,7 +256,8 @@ impl GraphRecord {
         loop {
             let (under_way, mut others) = {
                 let state = lock(&self.state);
-                (state.under_way > 0, state.peers.clone().into_iter())
+                let peers: Vec<_> = state.peers.values().cloned().collect();
+                (state.under_way > 0, peers.into_iter())
             };
             if !under_way && !self.is_being_launched() && !others.any(|it| it.is_being_launched()) {
                 return Ok(turn);
@@ -298,19 +306,20 @@ impl GraphRecord {
     #[must_use]
     fn launched(&self, timeline: &Arc<Timeline>, tick: u64) -> LetGo {
         let mut last = Some((Arc::clone(timeline), tick));
-        let (mut let_go, peers) = {
+        let peers: Vec<_> = {
             let mut state = lock(&self.state);
             if !seeded!("graph-launch-not-recorded") {
                 std::mem::swap(&mut state.last, &mut last);
             }
-            let over = state.peers.extract_if(.., |peer| peer.is_over());
-            (over.collect::<Vec<_>>(), state.peers.clone())
+            let peers = state.peers.values().cloned().collect();
+            // One that went as both met.
+            state.peers.retain(|_, peer| !peer.is_over());
+            peers
         };
         for peer in &peers {
             peer.report(timeline, tick);
         }
-        let_go.extend(peers);
-        (last, let_go)
+        (last, peers)
     }
 }
 
@@ -450,5 +459,33 @@ mod tests {
                 assert!(free, "its lock is held");
             });
         }
+    }
+
+    #[test]
+    fn graphs_that_meet_look_at_no_third() {
+        let [one, two, third] = [(); 3].map(|()| GraphRecord::new(Weak::new()));
+        one.meet(&third);
+        let (told, met) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let state = lock(&third.state);
+            scope.spawn(|| {
+                one.meet(&two);
+                told.send(()).unwrap();
+            });
+            let met = met.recv_timeout(Duration::from_secs(5));
+            drop(state);
+            assert!(met.is_ok(), "it asks each graph met before");
+        });
+    }
+
+    #[test]
+    fn a_graph_that_goes_is_no_peer_of_others() {
+        let [one, two, third] = [(); 3].map(|()| GraphRecord::new(Weak::new()));
+        one.meet(&two);
+        one.meet(&third);
+        two.end();
+        assert_eq!(lock(&one.state).peers.len(), 1);
+        two.meet(&one);
+        assert_eq!(Arc::strong_count(&two), 1);
     }
 }

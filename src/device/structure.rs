@@ -6,7 +6,7 @@
 //! of the recorder's graph. The methods of each type are in the file of its name.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
@@ -244,8 +244,8 @@ pub(super) struct GraphState {
     /// Streams on which callers queue their own work under a guard: each launch waits for everything queued
     /// there.
     pub(super) holders: Vec<Arc<Timeline>>,
-    /// Other graphs that use the same bytes.
-    pub(super) peers: Vec<Arc<GraphRecord>>,
+    /// Other graphs that use the same bytes, by the addresses of their records.
+    pub(super) peers: BTreeMap<usize, Arc<GraphRecord>>,
     /// The states of sleepable memory that the graph uses.
     pub(super) sleepers: Vec<Arc<Awake>>,
     /// Operations that have read `last` and have not reported themselves yet.
