@@ -7,7 +7,7 @@ use super::step_log::StepRecord;
 use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
 use crate::device::{Timeline, lock, may_wait};
 use crate::error::{Error, Result};
-use crate::pool::{Attached, Pool, Pressure, Relief};
+use crate::pool::{Attached, Need, Pool, Relief};
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
@@ -130,9 +130,9 @@ impl Registry {
         }
         registry.record_steps(attached.log);
         let step = Arc::downgrade(&registry);
-        let relieve = move |pressure: &Pressure| {
+        let relieve = move |need: &Need<'_>| {
             step.upgrade()
-                .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
+                .map_or(Relief::Exhausted, |registry| registry.relieve(need))
         };
         shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
         attached.registry = Some(Arc::clone(&registry));

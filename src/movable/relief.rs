@@ -6,7 +6,7 @@ use super::registry::Registry;
 use crate::compact::{Aim, Budget, Goal, Moved};
 use crate::device::lock;
 use crate::error::Result;
-use crate::pool::{Pressure, Relief};
+use crate::pool::{Need, Relief};
 
 /// Nanoseconds of device time within which a hole for a request should be made. Plans that take longer are
 /// used only if nothing else serves the request.
@@ -65,8 +65,8 @@ impl Registry {
     /// Compaction as a step of the out-of-memory ladder. First it makes a hole for the one request. If that
     /// would cost more than moving every block, it joins memory from separate address ranges, then compacts
     /// everything, which leaves idle handles. Last comes a search without a time limit.
-    pub(super) fn relieve(&self, pressure: &Pressure) -> Relief {
-        let bytes = pressure.requested;
+    pub(super) fn relieve(&self, need: &Need<'_>) -> Relief {
+        let bytes = need.requested;
         lock(&self.state).planner.note_request(bytes);
         let Some((all_ns, lacking)) = self.moving_all(bytes) else {
             return Relief::Exhausted;
@@ -77,7 +77,7 @@ impl Registry {
             moved
         };
         // A growing buffer needs whole handles, not a hole, and no new ones in the pool.
-        if pressure.grows {
+        if need.grows {
             let most_ns = SOON_NS;
             let joins = || self.join(bytes.saturating_sub(lacking)).unwrap_or(false);
             let moved = self.moves_to(Aim::Gather { bytes, most_ns })

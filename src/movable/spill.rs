@@ -27,7 +27,7 @@ use super::{Movable, Pool};
 use crate::compact::{BETWEEN, Move};
 use crate::device::{Queueing, Timeline, lock};
 use crate::error::Result;
-use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
+use crate::pool::{Block, Need, Relief, Shared, Spilled};
 use crate::seeded::seeded;
 use crate::sync::MutexGuard;
 
@@ -226,9 +226,9 @@ impl Registry {
         drop((known, made));
         if first {
             let registry = Arc::downgrade(self);
-            let step = move |pressure: &Pressure| {
+            let step = move |need: &Need<'_>| {
                 let spills = registry.upgrade();
-                let spills = spills.is_some_and(|it| it.spill(pressure.requested).unwrap_or(false));
+                let spills = spills.is_some_and(|it| it.spill(need.requested).unwrap_or(false));
                 match spills {
                     true => Relief::Retry,
                     false => Relief::Exhausted,

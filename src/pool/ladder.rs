@@ -12,7 +12,7 @@ use super::ask::Questions;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::{Asked, Pressure, Relief, ReliefStep};
+use super::pressure::{Asked, Need, Relief, ReliefStep};
 use super::stats::Told;
 use super::structure::{Lane, Shared};
 use super::tuning::MOST_WAITS;
@@ -310,15 +310,15 @@ impl Shared {
         // Memory that growing buffers no longer use goes before anything is moved.
         let settled = !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0;
         let steps = lock(&self.relief).clone();
+        let need = Need {
+            requested: bytes,
+            stream,
+            grows,
+            figures: &|| self.figures(bytes),
+        };
         let mut helps = steps.iter().map_while(|(rank, step)| {
             let _asked = Asked::of(self.uid, *rank)?;
-            let pressure = Pressure {
-                requested: bytes,
-                stream,
-                figures: self.figures(bytes),
-                grows,
-            };
-            Some(step(&pressure) == Relief::Retry)
+            Some(step(&need) == Relief::Retry)
         });
         let helped = settled || helps.any(|helps| helps);
         (self.retries).fetch_add(u64::from(helped), Ordering::Relaxed);

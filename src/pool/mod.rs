@@ -82,6 +82,7 @@ pub(crate) use buf::bytes_of;
 pub(crate) use job::Job;
 pub(crate) use moves::Run;
 pub(crate) use observers::Event;
+pub(crate) use pressure::Need;
 pub(crate) use stats::counters::Spilled;
 pub(crate) use stats::leaks::tag;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
@@ -307,8 +308,8 @@ impl Pool {
     /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
-        self.shared()
-            .add_relief(APPLICATION_RANK, Arc::new(callback));
+        let step = move |need: &Need<'_>| callback(&need.told());
+        self.shared().add_relief(APPLICATION_RANK, Arc::new(step));
     }
 
     /// Waits until all events are in the file of [`PoolConfig::record`], and returns its path; `None` without a

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pressure::{Pressure, Relief};
+use super::pressure::{Need, Relief};
 use super::{Handle, Pool};
 use crate::device::lock;
 use crate::error::{Error, Result};
@@ -13,10 +13,10 @@ const FAMILY_RANK: u8 = 150;
 /// Makes a part ask the others if the device is short, not if its own limit is.
 fn asks_family(part: &Arc<Handle>) {
     let own = Arc::downgrade(part);
-    let step = move |pressure: &Pressure| {
-        let figures = &pressure.figures;
+    let step = move |need: &Need<'_>| {
+        let figures = need.told().figures;
         // Live bytes, not reserved ones: the request can use the part's own idle memory.
-        let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
+        let is_limit = figures.live.saturating_add(need.requested) > figures.limit;
         let part = own.upgrade().filter(|_| !is_limit).map(Pool::of);
         match part.map_or(0, |part| part.trim_others()) {
             0 => Relief::Exhausted,

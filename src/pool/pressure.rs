@@ -26,11 +26,28 @@ pub struct Pressure {
     pub stream: u64,
     /// The pool's figures now.
     pub figures: OutOfMemory,
-    /// The request is a growing buffer's, which needs empty handles.
-    pub(crate) grows: bool,
 }
 
-pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
+/// The same without figures, which take a walk over all blocks.
+pub(crate) struct Need<'a> {
+    pub(crate) requested: u64,
+    pub(super) stream: u64,
+    /// The request is a growing buffer's, which needs empty handles.
+    pub(crate) grows: bool,
+    pub(super) figures: &'a dyn Fn() -> OutOfMemory,
+}
+
+impl Need<'_> {
+    pub(super) fn told(&self) -> Pressure {
+        Pressure {
+            requested: self.requested,
+            stream: self.stream,
+            figures: (self.figures)(),
+        }
+    }
+}
+
+pub(crate) type ReliefStep = Arc<dyn Fn(&Need<'_>) -> Relief + Send + Sync>;
 
 crate::sync::thread_local! {
     /// The steps that this thread is in: the pool's number and the step's rank.

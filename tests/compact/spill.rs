@@ -774,3 +774,21 @@ fn an_address_table_for_which_there_is_no_memory_spills_nothing_that_it_brings_b
     assert!(pool.address_table().is_err_and(|it| it.is_out_of_memory()));
     drop(block.hold(&stream).unwrap());
 }
+
+#[test]
+fn a_request_that_spilling_serves_makes_no_figures() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let (pool, host) = spilling(&device, 8);
+    let stream = device.stream().unwrap();
+    let blocks: Vec<Movable<u8>> = (0..12)
+        .map(|value| filled(&pool, &stream, value, MIB))
+        .collect();
+    assert!(host.stats().allocated.current > 0, "some are on the host");
+    // The figures of a failure, a walk over all blocks, ask the device what is free.
+    let asked = watched.calls("free_bytes");
+    let values = (0..).zip(&blocks);
+    values.for_each(|(value, block)| assert!(is_all(block, &stream, value)));
+    assert_eq!(watched.calls("free_bytes"), asked);
+    assert!(pool.alloc(&stream, 9 << 20).is_err());
+    assert!(watched.calls("free_bytes") > asked, "of this one");
+}
