@@ -97,7 +97,7 @@ options! {
     /// growth when a limit is near, and on [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018: the recorded programs then reserve no more than 1.02 of their peaks. On a GPU the pool
-    /// may also grow by a third of the peak, but by no less than one part in 640 and no more than one in 320 of the
+    /// may also grow by a quarter of the peak, but by no less than one part in 640 and no more than one in 320 of the
     /// device's memory, nor than half of what the limit, or the GPU's free memory, leaves beyond four thirds of the
     /// peak. If it is set, only the part set counts, and a small pool has small handles: set 0.018 where memory is short,
     /// 0.1 or more where there is memory to spare and blocks change all the time.
