@@ -26,8 +26,8 @@ pub(super) const DEVICE_PART: u64 = 320;
 
 /// It grows by more than half only up to the peak of live bytes divided by this, so that a small program holds little
 /// more than it uses. On an H200 rl (a peak of 949 MiB) holds 1.25 of its peak and makes or maps elsewhere 39 handles
-/// after the first iteration, tables (1,685 MiB) 1.16 and 25; with 3 it is 1.32 and 37, 1.20 and 26, with 6 1.25 and 39,
-/// 1.16 and 70 (`spare-h200.jsonl`).
+/// after the first iteration, tables (1,685 MiB) 1.16 and 25; with 6 1.25 and 39, 1.16 and 70
+/// (`spare-h200.jsonl`), with 3 1.32 and 37 (`programs-requests-h200.jsonl`), 1.20 and 26 (`programs-h200.json`).
 pub(super) const SPARE_PART: u64 = 4;
 
 /// And by no more than half of what its limit leaves beyond the peak and the peak divided by this. Replayed as on an
