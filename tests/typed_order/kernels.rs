@@ -9,7 +9,7 @@ use super::common::watched::Watched;
 use super::common::{self, Gate, on_every_device};
 use super::{World, assert_all, assert_untouched, settle, to_half};
 use half::f16;
-use warpool::{Device, Error, PoolBuf, Stream};
+use warpool::{Device, Error, Graph, PoolBuf, Stream};
 
 on_every_device! {
     a_kernel_of_the_applications_own_runs_behind_what_it_uses,
@@ -189,16 +189,12 @@ fn addresses_by_themselves_are_ordered_by_declared_uses(device: &Device) {
     assert_untouched(&world.home, &next);
 }
 
-fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses(device: &Device) {
-    let world = World::new(device);
-    let (src, mut dst) = (world.full(2.0), world.halves());
+/// Fills `dst` from the home stream, after the `end` of a capture of that, and finds it filled behind what `gate` holds up.
+fn fills_last(world: &World, mut dst: PoolBuf<f16>, gate: Gate, end: impl FnOnce() -> Graph) {
     let (addr, count) = (dst.addr(), bytes(&dst));
-    let gate = Gate::close(&world.other);
-    to_half(&world.other, src.view(), dst.view_mut());
-    let capture = world.home.begin_capture().unwrap();
     let kernel = world.home.kernel("fill").writes(dst.view_mut());
     let launched = kernel.launch(|stream| {
-        let graph = capture.end().unwrap();
+        let graph = end();
         fill(stream, addr, count);
         graph
     });
@@ -209,11 +205,19 @@ fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses(device
     drop(launched.unwrap());
 }
 
+fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_what_it_uses(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(2.0), world.halves());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    let capture = world.home.begin_capture().unwrap();
+    fills_last(&world, dst, gate, || capture.end().unwrap());
+}
+
 fn a_kernel_runs_behind_what_it_uses_whatever_capture_begins_and_ends_meanwhile(device: &Device) {
     let (device, watched) = Watched::over(device);
     let world = World::new(&device);
     let (src, mut dst) = (world.full(2.0), world.halves());
-    let (addr, count) = (dst.addr(), bytes(&dst));
     let gate = Gate::close(&world.other);
     to_half(&world.other, src.view(), dst.view_mut());
     let ((tell, told), home) = (mpsc::channel(), world.home.clone());
@@ -221,17 +225,7 @@ fn a_kernel_runs_behind_what_it_uses_whatever_capture_begins_and_ends_meanwhile(
         let begins = thread::spawn(move || tell.send(home.begin_capture().unwrap()).unwrap());
         begins.join().unwrap();
     });
-    let kernel = world.home.kernel("fill").writes(dst.view_mut());
-    let launched = kernel.launch(|stream| {
-        let graph = told.recv().unwrap().end().unwrap();
-        fill(stream, addr, count);
-        graph
-    });
-    settle(&world.home);
-    gate.open();
-    world.other.synchronize().unwrap();
-    assert_all(&dst.download().unwrap(), filled(), "the fill came first");
-    drop(launched.unwrap());
+    fills_last(&world, dst, gate, || told.recv().unwrap().end().unwrap());
 }
 
 fn a_launch_of_a_graph_runs_behind_a_kernel_queued_behind_the_end_of_its_capture(device: &Device) {
@@ -260,24 +254,13 @@ fn a_kernel_queued_behind_the_end_of_its_capture_runs_behind_graphs_that_run_on_
 ) {
     let world = World::new(device);
     let (src, mut dst) = (world.full(2.0), world.halves());
-    let (addr, count) = (dst.addr(), bytes(&dst));
     let capture = world.home.begin_capture().unwrap();
     to_half(&world.home, src.view(), dst.view_mut());
     let running = capture.end().unwrap();
     let gate = Gate::close(&world.other);
     running.launch(&world.other).unwrap();
     let capture = world.home.begin_capture().unwrap();
-    let kernel = world.home.kernel("fill").writes(dst.view_mut());
-    let launched = kernel.launch(|stream| {
-        let graph = capture.end().unwrap();
-        fill(stream, addr, count);
-        graph
-    });
-    settle(&world.home);
-    gate.open();
-    world.other.synchronize().unwrap();
-    assert_all(&dst.download().unwrap(), filled(), "the fill came first");
-    drop(launched.unwrap());
+    fills_last(&world, dst, gate, || capture.end().unwrap());
 }
 
 fn other_graphs_run_behind_a_kernel_queued_behind_the_end_of_its_capture(device: &Device) {
