@@ -351,8 +351,11 @@ fn a_request_in_a_host_call_is_served_with_what_is_ready_and_calls_no_driver() {
         pool.trim(u64::MAX).unwrap();
         let before = pool.stats().reserved.current;
         let (tell, told) = std::sync::mpsc::channel();
+        let (queued, is_queued) = std::sync::mpsc::channel();
         let (of, on) = (pool.clone(), stream.clone());
         let work = Box::new(move || {
+            // Queueing the call ends with calls of the driver, which are none of the request's.
+            is_queued.recv().unwrap();
             rig.driver.faults.plan(&[]);
             let served = of.alloc(&on, 2 << 20).map(drop).is_ok();
             let errors = [of.alloc(&on, 9 << 20).map(drop), buffer.resize(1000)];
@@ -360,6 +363,7 @@ fn a_request_in_a_host_call_is_served_with_what_is_ready_and_calls_no_driver() {
             let _ = tell.send((served, errors, uses, buffer));
         });
         device.backend().host_call(calls.raw(), work).unwrap();
+        queued.send(()).unwrap();
         let (served, errors, uses, mut buffer) = told.recv().unwrap();
         assert!(served, "what is ready is refused");
         for error in errors {
