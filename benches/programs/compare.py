@@ -210,6 +210,9 @@ def table(asked):
     seen = [row for row in rows(asked.runs) if row["outcome"] == "ok"]
     programs = sorted({row["program"] for row in seen})
     lines = [of_program(p, [row for row in seen if row["program"] == p], asked.pool) for p in programs]
+    if asked.speeds:
+        of_all = {row["program"]: row for row in json.loads(asked.speeds.read_text())["rows"]}
+        lines = [line | of_all.get(line["program"], {}) for line in lines]
     write(asked, "Real PyTorch programs", seen[0]["gpu"], lines)
 
 
@@ -260,6 +263,7 @@ def main():
     tables = verbs.add_parser("table")
     tables.add_argument("runs", type=Path)
     tables.add_argument("--pool", default="warpool")
+    tables.add_argument("--speeds", type=Path)
     tables.set_defaults(do=table)
     pools = verbs.add_parser("pooled")
     pools.add_argument("runs", type=Path, nargs="+")
