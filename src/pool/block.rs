@@ -158,7 +158,9 @@ impl Block {
     /// [`Error::Invalid`] if the stream is of another device.
     #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
-        self.lane().shared.refuse_other_device(stream)?;
+        let shared = &self.lane().shared;
+        shared.refuse_other_device(stream)?;
+        (stream.recorder()).inspect(|it| it.record().sleeps_with(&shared.awake));
         if stream.id() == self.stream_id() {
             return Ok(());
         }

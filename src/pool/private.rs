@@ -164,6 +164,8 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: 
         // Also under capture, which another thread may have begun since.
         recorders.last().inspect(|last| last.outlast(stream, tick));
     }
+    let awake = &block.lane().shared.awake;
+    (recorders.iter()).for_each(|it| it.record().sleeps_with(awake));
     let bytes = block.capacity();
     // If the driver refuses a wait, the host makes it; nothing more can be done here.
     let free = move |gate: Option<&Stream>| _ = gate.map(|gate| block.free_on(gate));
@@ -189,6 +191,7 @@ impl Lane {
                 return Ok(Some(Block::new(self, NONE, addr, bytes, requested)));
             }
             drop(parts);
+            private.recorder.record().sleeps_with(&self.shared.awake);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
             let roomy = (bytes < GRAPH_SEGMENT).then(|| gate.try_alloc(GRAPH_SEGMENT));
@@ -217,7 +220,6 @@ impl Lane {
         if before.is_some_and(|it| Arc::ptr_eq(&it.recorder, recorder)) {
             return;
         }
-        recorder.record().sleeps_with(&self.shared.awake);
         let private = Private {
             recorder: Arc::clone(recorder),
             parts: Mutex::default(),

@@ -210,6 +210,36 @@ fn a_graph_on_sleeping_memory_is_launched_once_that_wakes(device: &Device) {
     assert_eq!(buf.download().unwrap(), [4; 1000]);
 }
 
+fn a_graph_is_launched_while_parts_sleep_that_it_does_not_use(device: &Device) {
+    let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
+    let part = |tag| pool.tagged(tag).unwrap();
+    let stream = device.stream().unwrap();
+    // Memory of every part is allocated on the stream, so that each has a lane of it.
+    let mut out = part("weights").alloc_zeroed::<u8>(&stream, 1000).unwrap();
+    let kept = part("cache").alloc(&stream, 1000).unwrap();
+    let mut declared = part("declared").alloc(&stream, 1000).unwrap();
+    let dropped = part("dropped").alloc(&stream, 1000).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    out.view_mut().fill(&stream, 4).unwrap();
+    drop(part("private").alloc(&stream, 1000).unwrap());
+    drop(dropped); // an own kernel may have been captured that uses it
+    declared.record_use(&stream).unwrap();
+    let graph = capture.end().unwrap();
+    for (tag, used) in [
+        ("weights", true),
+        ("private", true),
+        ("dropped", true),
+        ("declared", true),
+        ("cache", false),
+    ] {
+        pool.sleep(&[tag], Contents::Discarded).unwrap();
+        assert_eq!(sleeps(graph.launch(&stream)), used, "{tag}");
+        pool.wake(&[tag]).unwrap();
+    }
+    assert_eq!(out.download().unwrap(), [4; 1000]);
+    drop((kept, declared));
+}
+
 fn a_pool_stays_awake_for_a_launch_that_another_library_is_about_to_queue(device: &Device) {
     let (pool, host) = (
         Pool::new(device, small_handles().sleeps(true)).unwrap(),
@@ -586,6 +616,7 @@ on_every_device! {
     a_tag_sleeps_alone_and_shares_no_handle_with_others,
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
+    a_graph_is_launched_while_parts_sleep_that_it_does_not_use,
     a_pool_stays_awake_for_a_launch_that_another_library_is_about_to_queue,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
     growing_buffers_sleep_with_their_pool_and_come_back_where_they_were,
@@ -603,6 +634,7 @@ on_the_simulated_device! {
     a_tag_sleeps_alone_and_shares_no_handle_with_others,
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
+    a_graph_is_launched_while_parts_sleep_that_it_does_not_use,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
     growing_buffers_sleep_with_their_pool_and_come_back_where_they_were,
     what_shrinks_or_goes_asleep_is_not_made_again,
