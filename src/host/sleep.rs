@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::pool::{Copies, Pool, Ranges, View, ViewMut, Way};
 use crate::seeded::seeded;
 
-/// Bytes per copy: host memory is allocated in pieces of this size.
+/// Most bytes per copy. Host memory is allocated in pieces of powers of two up to this, so that sleeps of other sizes
+/// use them again.
 const PIECE: u64 = 64 << 20;
 
 /// What happens to the contents of memory that sleeps.
@@ -110,9 +111,12 @@ fn copies(contents: Contents<'_>, ranges: &Ranges) -> Result<Copies> {
     let mut saved = Vec::new();
     if let Contents::Saved(host) = contents {
         for &(start, bytes) in ranges {
-            for addr in (start..start + bytes).step_by(PIECE as usize) {
-                let buf = host.alloc(PIECE.min(start + bytes - addr) as usize)?;
+            let (mut addr, end) = (start, start + bytes);
+            while addr < end {
+                let piece = PIECE.min(1 << (end - addr).ilog2());
+                let buf = host.alloc(piece as usize)?;
                 saved.push(Saved { addr, buf });
+                addr += piece;
             }
         }
     }

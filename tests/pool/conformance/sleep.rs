@@ -419,6 +419,24 @@ fn a_pool_dropped_asleep_leaves_nothing(device: &Device) {
     assert_eq!(buf.download().unwrap()[0], 2);
 }
 
+fn sleeps_of_many_sizes_use_the_same_host_memory(device: &Device) {
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
+    let stream = device.stream().unwrap();
+    let mut most = 0;
+    for size in 1..=31 {
+        let block = pool.alloc(&stream, size * 2 * MIB).unwrap();
+        most = most.max(pool.sleep(&[], Contents::Saved(&host)).unwrap());
+        pool.wake(&[]).unwrap();
+        drop(block);
+        pool.trim(0).unwrap();
+    }
+    let held = host.stats().reserved.current;
+    assert!(held <= 2 * most, "{held} bytes, of at most {most} at once");
+}
+
 fn what_the_host_has_no_room_for_stays_awake_as_it_was(device: &Device) {
     let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let few = HostPool::new(device, HostPoolConfig::default().limit(3 << 20));
@@ -623,6 +641,7 @@ on_every_device! {
     what_shrinks_or_goes_asleep_is_not_made_again,
     a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
+    sleeps_of_many_sizes_use_the_same_host_memory,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
     a_pool_that_cannot_wake_sleeps_on,
     a_callback_under_pressure_may_put_another_part_to_sleep,
@@ -640,6 +659,7 @@ on_the_simulated_device! {
     what_shrinks_or_goes_asleep_is_not_made_again,
     a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
+    sleeps_of_many_sizes_use_the_same_host_memory,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
     a_pool_that_cannot_wake_sleeps_on,
     a_callback_under_pressure_may_put_another_part_to_sleep,
