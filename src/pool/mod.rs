@@ -288,7 +288,7 @@ impl Pool {
     /// called again while it returns [`Relief::Retry`] and the request still fails. Its own requests call no
     /// callback. A panic goes on to the caller that allocates, and the pool is as it was. It must not wait for a
     /// thread that begins a capture of the requesting stream: [`Pool::alloc_from`] keeps captures away until its copy is
-    /// made.
+    /// made. It is dropped with the pool's last handle, so it may own blocks of the pool, but no handle.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;

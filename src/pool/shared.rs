@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::PoolConfig;
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
 use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::LEAST_CACHE;
+use super::{APPLICATION_RANK, PoolConfig};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
 use crate::heap::Grant;
@@ -158,6 +158,13 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
+        // The application's callbacks may own blocks of the pool, which keep it. They are dropped without the lock.
+        let callbacks = {
+            let mut relief = lock(&self.relief);
+            let first = relief.partition_point(|(rank, _)| *rank < APPLICATION_RANK);
+            relief.split_off(first)
+        };
+        drop(callbacks);
         // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
         let lanes = std::mem::take(&mut lock(&self.lanes).by_handle);

@@ -17,6 +17,7 @@ on_every_device! {
     a_move_callback_may_own_the_last_handle_of_another_block,
     a_host_call_that_is_refused_lets_go_of_what_it_owns,
     a_panic_under_memory_pressure_leaves_the_pool_whole_and_nothing_behind,
+    a_pool_whose_pressure_callback_owns_blocks_of_it_leaves_nothing,
     a_pressure_callback_whose_own_request_fails_gets_an_error,
     two_pools_whose_pressure_callbacks_ask_each_other_come_to_an_end,
     a_move_callback_that_panics_does_not_keep_the_others_from_being_told,
@@ -27,6 +28,7 @@ on_the_simulated_device! {
     a_move_callback_may_own_the_last_handle_of_another_block,
     a_host_call_that_is_refused_lets_go_of_what_it_owns,
     a_panic_under_memory_pressure_leaves_the_pool_whole_and_nothing_behind,
+    a_pool_whose_pressure_callback_owns_blocks_of_it_leaves_nothing,
 }
 
 /// Runs `act` on a thread of its own, which must come to an end.
@@ -103,6 +105,19 @@ fn a_panic_under_memory_pressure_leaves_the_pool_whole_and_nothing_behind(device
     drop(pool.alloc(&stream, 4 * granule).unwrap());
     whole(&pool);
     // That nothing is left once all is dropped is checked of every test here.
+}
+
+fn a_pool_whose_pressure_callback_owns_blocks_of_it_leaves_nothing(device: &Device) {
+    let stream = device.stream().unwrap();
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let block = pool.alloc(&stream, 4096).unwrap();
+    let typed = pool.alloc_zeroed::<u8>(&stream, 1 << 20).unwrap();
+    pool.on_pressure(move |_| {
+        assert!(block.bytes() > 0 && !typed.is_empty());
+        Relief::Exhausted
+    });
+    drop(pool);
+    assert_eq!(device.backend().counts().bytes, 0);
 }
 
 fn a_pressure_callback_whose_own_request_fails_gets_an_error(device: &Device) {
