@@ -174,15 +174,13 @@ impl Shared {
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
-        let mut questions = self.transfer.ask_of_all_used(ask);
-        let asked = self.work(|core| {
-            questions.append(&mut core.ask_of_all(ask));
-            Job::asking(questions)
-        });
-        let mut core = self.core.lock();
-        self.give_used(&mut core);
-        core.merge_done();
-        asked.map(drop)
+        let questions = self.transfer.ask_of_all_used(ask);
+        let used = self.work(|_| Job::asking(questions));
+        // Their blocks have epochs of their own, which are asked about with the others.
+        self.give_used(&mut self.core.lock());
+        let asked = self.work(|core| Job::asking(core.ask_of_all(ask)));
+        self.core.lock().merge_done();
+        used.and(asked).map(drop)
     }
 }
 

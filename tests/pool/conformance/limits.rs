@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::common::{Gate, on_every_device};
+use super::common::{Gate, fill, on_every_device, on_the_simulated_device};
 use super::{MIB, limited, small_handles, whole};
 use crate::common::BackendOf;
 use warpool::device::HandleCounts;
@@ -20,11 +20,16 @@ on_every_device! {
     preallocated_memory_is_there_from_the_start_and_served_without_growth,
     a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing,
     a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use,
+    a_trim_releases_a_handle_of_which_several_streams_use_parts,
     a_trim_that_keeps_all_there_is_waits_for_nobody,
     idle_handles_move_before_the_pool_grows,
     memory_given_up_counts_as_held_until_its_last_mapping_is_gone,
     a_configuration_of_the_largest_numbers_is_an_error_or_works,
     a_pool_that_maps_no_handle_elsewhere_grows_and_under_a_limit_makes_new_ones_of_idle_ones,
+}
+
+on_the_simulated_device! {
+    a_trim_releases_a_handle_of_which_several_streams_use_parts,
 }
 
 fn a_limit_is_kept_and_its_error_gives_the_figures(device: &Device) {
@@ -149,6 +154,32 @@ fn a_trim_that_keeps_all_there_is_waits_for_nobody(device: &Device) {
     assert_eq!(next(20_000).unwrap().unwrap(), granule);
     trimming.join().unwrap();
     whole(&pool);
+}
+
+fn a_trim_releases_a_handle_of_which_several_streams_use_parts(device: &Device) {
+    let granule = device.info().granule;
+    for bytes in [16, granule / 2] {
+        let pool = Pool::new(device, small_handles()).unwrap();
+        let [home, other, reader] = [(); 3].map(|()| device.stream().unwrap());
+        // One of four drops asks how far the reader is: not the second.
+        let mut first = pool.alloc(&home, bytes).unwrap();
+        first.record_use(&reader).unwrap();
+        drop(first);
+        let [mut read, filled] = [(); 2].map(|()| pool.alloc(&home, bytes).unwrap());
+        assert_eq!(pool.stats().reserved.current, granule, "they share it");
+        // The simulated device runs none of this until it is waited for.
+        fill(&home, read.addr(), 1, bytes);
+        for stream in [&reader, &other] {
+            stream.wait_stream(&home).unwrap();
+        }
+        fill(&reader, read.addr(), 2, bytes);
+        fill(&other, filled.addr(), 2, bytes);
+        read.record_use(&reader).unwrap();
+        drop(read);
+        filled.free_on(&other).unwrap();
+        assert_eq!(pool.trim(0).unwrap(), granule, "{bytes} bytes");
+        whole(&pool);
+    }
 }
 
 fn a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use(device: &Device) {
