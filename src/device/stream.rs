@@ -88,7 +88,8 @@ impl StreamCore {
 }
 
 fn being_captured() -> Error {
-    let why = "it is being captured, and runs nothing that could be waited for";
+    let why = "it is being captured, and runs nothing that could be waited for: do this before or after the \
+               capture, or on another stream";
     Error::invalid("stream", why)
 }
 

@@ -145,6 +145,10 @@ fn what_a_graph_cannot_copy_takes_none_of_its_memory(device: &Device) {
     let refused = |made: Result<()>| {
         let error = made.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        assert!(
+            error.to_string().contains("before or after the capture"),
+            "{error}"
+        );
         let stats = pool.stats();
         assert_eq!((stats.graphs, stats.active), (0, before.active));
     };
