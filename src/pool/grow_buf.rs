@@ -171,6 +171,7 @@ impl<T> Drop for GrowBuf<T> {
         graphs.extend(self.home.timeline.recorder());
         graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
         let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
+        (graphs.iter()).for_each(|it| it.record().sleeps_with(&shared.awake));
         let bytes = pages.bytes();
         let leave = move |gate: Option<&Stream>| {
             let gate = gate.map(|gate| &gate.core().timeline);

@@ -219,16 +219,19 @@ fn a_graph_is_launched_while_parts_sleep_that_it_does_not_use(device: &Device) {
     let kept = part("cache").alloc(&stream, 1000).unwrap();
     let mut declared = part("declared").alloc(&stream, 1000).unwrap();
     let dropped = part("dropped").alloc(&stream, 1000).unwrap();
+    let mut grown = part("grown").grow_buf::<u8>(&stream, 1000).unwrap();
+    grown.resize(1000).unwrap();
     let capture = stream.begin_capture().unwrap();
     out.view_mut().fill(&stream, 4).unwrap();
     drop(part("private").alloc(&stream, 1000).unwrap());
-    drop(dropped); // an own kernel may have been captured that uses it
+    drop((dropped, grown)); // an own kernel may have been captured that uses them
     declared.record_use(&stream).unwrap();
     let graph = capture.end().unwrap();
     for (tag, used) in [
         ("weights", true),
         ("private", true),
         ("dropped", true),
+        ("grown", true),
         ("declared", true),
         ("cache", false),
     ] {
