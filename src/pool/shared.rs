@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::cache::thread_map::{most_lanes, this_thread};
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
 use super::job::Job;
@@ -70,8 +71,9 @@ impl Shared {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
-        if let Some(lane) = lanes.of(handle) {
-            return Ok(Some(Arc::clone(lane)));
+        if let Some(of_stream) = lanes.get(&handle) {
+            let at = this_thread() as usize % of_stream.len();
+            return Ok(Some(Arc::clone(&of_stream[at])));
         }
         if lock(&self.books).closed {
             return Ok(None);
@@ -103,7 +105,7 @@ impl Shared {
         Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
         let asleep = self.core.lock().is_asleep();
         lane.change(|state| state.asleep = asleep);
-        let of_stream = lanes.by_handle.entry(stream.handle_id()).or_default();
+        let of_stream = lanes.entry(stream.handle_id()).or_default();
         of_stream.push(Arc::clone(&lane));
         lane
     }
@@ -111,9 +113,9 @@ impl Shared {
     /// Makes a lane for the calling thread, which often finds `lane` of `stream` taken; `None` if there are
     /// enough. The caller holds the pool and the stream.
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
-        let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
-        let may_part = lanes.may_part(handle);
+        let count = lanes.get(&stream.handle_id()).map_or(0, Vec::len);
+        let may_part = (1..most_lanes()).contains(&count);
         may_part.then(|| self.add_lane(&mut lanes, stream, &lane.hold))
     }
 
@@ -167,7 +169,7 @@ impl Shared {
         drop(callbacks);
         // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
-        let lanes = std::mem::take(&mut lock(&self.lanes).by_handle);
+        let lanes = std::mem::take(&mut *lock(&self.lanes));
         self.retire(&lanes.into_values().flatten().collect::<Vec<_>>());
         #[cfg(feature = "tracing")]
         {
@@ -221,14 +223,14 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
-        let lanes = lock(&self.lanes).by_handle.remove(&handle);
+        let lanes = lock(&self.lanes).remove(&handle);
         let lanes = lanes.filter(|_| !seeded!("retired-stream-keeps-its-cache"));
         self.retire(&lanes.unwrap_or_default());
     }
 
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
-        let handle = stream.handle_id();
-        let lanes: Vec<_> = lock(&self.lanes).of_handle(handle).cloned().collect();
-        lanes.iter().for_each(|lane| lane.route(recorder));
+        let lanes = lock(&self.lanes).get(&stream.handle_id()).cloned();
+        let each = lanes.iter().flatten();
+        each.for_each(|lane| lane.route(recorder));
     }
 }

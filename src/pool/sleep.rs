@@ -194,7 +194,7 @@ impl Shared {
     fn set_asleep(&self, asleep: bool) {
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
-        let all = lanes.by_handle.values().flatten();
+        let all = lanes.values().flatten();
         all.for_each(|lane| lane.change(|state| state.asleep = asleep));
     }
 

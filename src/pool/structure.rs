@@ -232,11 +232,8 @@ impl LanePtr {
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again has a new one.
-    pub(super) by_handle: BTreeMap<u64, Vec<Arc<Lane>>>,
-}
+/// The lanes in use by the number of their stream's handle: a stream adopted again has a new one.
+pub(super) type Lanes = BTreeMap<u64, Vec<Arc<Lane>>>;
 
 /// The lanes of one stream, and their counts.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::device::Stream;
 use crate::error::Result;
-use crate::pool::structure::{Lane, LanePtr, Lanes, Shared};
+use crate::pool::structure::{Lane, LanePtr, Shared};
 use crate::sync::thread_local;
 
 /// Lanes a thread remembers; a power of two.
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 /// A number for the calling thread; a thread that is ending may share one.
-fn this_thread() -> u64 {
+pub(crate) fn this_thread() -> u64 {
     NUMBER.try_with(|&number| number).unwrap_or(0)
 }
 
@@ -67,23 +67,11 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
     Ok(found.map(|lane| remember(pool, handle, &lane)))
 }
 
-impl Lanes {
-    /// The calling thread's lane of a stream's handle.
-    pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
-        let lanes = self.by_handle.get(&handle)?;
-        Some(&lanes[this_thread() as usize % lanes.len()])
-    }
-
-    pub(crate) fn of_handle(&self, handle: u64) -> impl Iterator<Item = &Arc<Lane>> {
-        self.by_handle.get(&handle).into_iter().flatten()
-    }
-
-    /// Whether a stream with a lane may have one more.
-    pub(crate) fn may_part(&self, handle: u64) -> bool {
-        static MOST: OnceLock<usize> = OnceLock::new();
-        let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
-        (1..*MOST.get_or_init(threads)).contains(&self.of_handle(handle).count())
-    }
+/// Most lanes of a stream.
+pub(crate) fn most_lanes() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
+    *MOST.get_or_init(threads)
 }
 
 #[cfg(test)]
