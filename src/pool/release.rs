@@ -146,14 +146,14 @@ impl Shared {
         };
         // What is ready goes, also if some work cannot be waited for.
         let trimmed = self.work(|core| core.begin_trim(keep, caught_up.is_ok()));
-        let trimmed = trimmed.and_then(|_| self.work(Core::begin_reaping));
+        let trimmed = trimmed.and_then(|()| self.work(Core::begin_reaping));
         let mut core = self.core.lock();
         // Another thread may have grown it meanwhile.
         let released = before.saturating_sub(core.arena.reserved());
         core.count(Told::Trimmed(released));
         drop(core);
         self.tell();
-        (released, caught_up.and(trimmed).map(drop))
+        (released, caught_up.and(trimmed))
     }
 
     /// Releases idle memory that is in no cache while the pool is over its soft limit, without a wait.
@@ -180,7 +180,7 @@ impl Shared {
         self.give_used(&mut self.core.lock());
         let asked = self.work(|core| Job::asking(core.ask_of_all(ask)));
         self.core.lock().merge_done();
-        used.and(asked).map(drop)
+        used.and(asked)
     }
 }
 

@@ -13,7 +13,6 @@ use super::tuning::LEAST_CACHE;
 use super::{APPLICATION_RANK, PoolConfig};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
-use crate::heap::Grant;
 use crate::record::Recording;
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, Mutex, latch, latch_mut};
@@ -132,16 +131,13 @@ impl Shared {
         }
     }
 
-    /// Begins a job, runs it without the lock, and ends it; `None` if there is nothing to do.
-    pub(crate) fn work(
-        &self,
-        begin: impl FnOnce(&mut Core) -> Option<Job>,
-    ) -> Result<Option<Grant>> {
+    /// Begins a job if there is anything to do, runs it without the lock, and ends it.
+    pub(crate) fn work(&self, begin: impl FnOnce(&mut Core) -> Option<Job>) -> Result<()> {
         let Some(job) = begin(&mut self.core.lock()) else {
-            return Ok(None);
+            return Ok(());
         };
         let outcome = job.run();
-        self.core.lock().end(outcome)
+        self.core.lock().end(outcome).map(drop)
     }
 
     /// The core, with the caches of all streams emptied into it.
