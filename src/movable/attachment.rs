@@ -157,9 +157,7 @@ pub(super) fn with_room<T>(
         let is_idle = shared.trim(0).0 > 0 || pool.trim_others() > 0;
         let has_room = is_idle || helped && shared.relieve(0, granule, true);
         if !has_room {
-            let error = shared.out_of_memory(granule);
-            shared.tell();
-            return Err(error);
+            return Err(shared.out_of_memory(granule));
         }
     }
 }

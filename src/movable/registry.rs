@@ -202,10 +202,7 @@ impl Registry {
         let away = state.table.entry(id)?.away.as_ref().map(|away| away.bytes);
         let Some(bytes) = away else { return Ok(state) };
         drop(state);
-        let shared = self.shared()?;
-        let error = shared.out_of_memory(bytes);
-        shared.tell();
-        Err(error)
+        Err(self.shared()?.out_of_memory(bytes))
     }
 
     /// Ends a registration. Returns the work to wait for before the array's memory is used again, and the

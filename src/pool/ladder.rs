@@ -178,21 +178,9 @@ fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
 }
 
 impl Shared {
-    /// Memory for a request of `lane` that its cache could not serve.
-    pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        let found = self.try_acquire(lane, bytes, requested, true)?;
-        found.ok_or_else(|| {
-            let error = self.out_of_memory(bytes);
-            if let Some(recording) = &self.recording {
-                recording.failed(requested, lane.stream.timeline.uid);
-            }
-            self.tell();
-            error
-        })
-    }
-
-    /// As [`Shared::acquire`], with the registered steps if `helped`; `None` if memory is short.
-    pub(super) fn try_acquire(
+    /// Memory for a request of `lane` that its cache could not serve, with the registered steps if `helped`; `None` if
+    /// memory is short.
+    pub(super) fn acquire(
         &self,
         lane: &Lane,
         bytes: u64,
@@ -355,6 +343,7 @@ impl Shared {
     pub(crate) fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
         self.core.lock().count(Told::OutOfMemory(bytes));
+        self.tell();
         Error::OutOfMemory(Box::new(figures))
     }
 }

@@ -194,7 +194,8 @@ impl Lane {
             private.recorder.record().sleeps_with(&self.shared.awake);
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
-            let roomy = (bytes < GRAPH_SEGMENT).then(|| gate.try_alloc(GRAPH_SEGMENT));
+            let roomy =
+                (bytes < GRAPH_SEGMENT).then(|| gate.climb(GRAPH_SEGMENT, GRAPH_SEGMENT, false));
             let roomy = roomy.transpose()?.flatten();
             made = Some(roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?);
         }

@@ -209,10 +209,12 @@ impl Lane {
         self.alloc_missed(requested, slots)
     }
 
-    /// As [`Lane::alloc`], without the registered relief steps; `None` if memory is short.
-    pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        let granted = self.shared.try_acquire(self, bytes, bytes, false)?;
-        Ok(granted.map(|grant| self.granted(grant, bytes, bytes)))
+    /// A block from the ladder, with the registered relief steps if `helped`; `None` if memory is short.
+    pub(crate) fn climb(&self, bytes: u64, requested: u64, helped: bool) -> Result<Option<Block>> {
+        let granted = self.shared.acquire(self, bytes, requested, helped)?;
+        Ok(granted.map(|Grant { id, offset }| {
+            Block::new(self, id, self.shared.base + offset, bytes, requested)
+        }))
     }
 
     /// As [`Lane::alloc`], for a request that the cache missed. If there is no memory for a slab, a larger block.
@@ -223,18 +225,17 @@ impl Lane {
             return Ok(Block::new(self, kept.id, kept.addr, kept.bytes, requested));
         }
         if is_slot(bytes)
-            && let Some(grant) = self.shared.try_acquire(self, bytes, requested, false)?
+            && let Some(block) = self.climb(bytes, requested, false)?
         {
-            return Ok(self.granted(grant, bytes, requested));
+            return Ok(block);
         }
         let bytes = bytes.next_multiple_of(UNIT);
-        let grant = self.shared.acquire(self, bytes, requested)?;
-        Ok(self.granted(grant, bytes, requested))
-    }
-
-    fn granted(&self, grant: Grant, bytes: u64, requested: u64) -> Block {
-        let addr = self.shared.base + grant.offset;
-        Block::new(self, grant.id, addr, bytes, requested)
+        self.climb(bytes, requested, true)?.ok_or_else(|| {
+            if let Some(recording) = &self.shared.recording {
+                recording.failed(requested, self.timeline.uid);
+            }
+            self.shared.out_of_memory(bytes)
+        })
     }
 
     /// A block of `bytes` from a hole that is ready: the ladder's first step.
