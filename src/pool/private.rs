@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
 use super::structure::{Block, IdAndSlack, Lane, LaneState, Private, Segment, Segments};
@@ -186,8 +187,7 @@ impl Lane {
             }
             made.take().into_iter().for_each(|it| parts.add(it));
             if let Some(addr) = parts.take(bytes) {
-                self.count(|counters, away| counters.allocate(bytes, requested, away));
-                self.enter();
+                self.settle(bytes, requested)?;
                 return Ok(Some(Block::new(self, NONE, addr, bytes, requested)));
             }
             drop(parts);
@@ -228,7 +228,7 @@ impl Lane {
         let lane = Self::new(&self.shared, &self.stream, &self.hold, Some(private));
         // The lane ends when its blocks are freed and its graph is gone.
         lane.others.elsewhere.retire();
-        lane.enter();
+        lane.others.outstanding.store(1, Ordering::Release);
         if recorder.keep(Box::new(Arc::clone(&lane))) {
             self.change(|state| state.captured = Some(lane));
         }

@@ -164,8 +164,6 @@ pub(crate) struct LaneState {
     pub(crate) aside: bool,
     /// Its stream or its pool has no handle any more.
     pub(super) leaving: bool,
-    /// Nothing more is allocated here, and the cache keeps nothing.
-    pub(crate) retired: bool,
     pub(crate) asleep: bool,
     pub(super) counters: Counters,
     pub(crate) cache: Cache,

@@ -41,16 +41,10 @@ impl Others {
 }
 
 impl Lane {
-    /// Adds a block, or another holder, of a retired lane.
-    pub(crate) fn enter(&self) {
-        self.others.outstanding.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// Retires the lane after [`Lane::wait_for_used`]: frees go straight to the heap, and the last one ends the lane. It
     /// counts as a block of its own until the caller has it leave, without the core's lock: streams may end with it.
     pub(crate) fn retire(&self, core: &mut Core) {
-        let mut state = latch(&self.state);
-        state.retired = true;
+        let state = latch(&self.state);
         // From here on, frees elsewhere leave.
         let here = 1 + state.counters.blocks();
         let out = here - self.others.elsewhere.retire() as i64;

@@ -56,7 +56,6 @@ impl Lane {
             room: shared.cache_bytes,
             aside: private.is_some(),
             leaving: private.is_some(),
-            retired: private.is_some(),
             ..LaneState::default()
         };
         let is_watched = shared.device.backend().is_watched();
@@ -168,7 +167,7 @@ impl Lane {
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<()> {
         let mut state = latch(&self.state);
-        let has_ended = state.retired && !self.others.enter_again();
+        let has_ended = self.others.elsewhere.is_retired() && !self.others.enter_again();
         refuse!(has_ended && !seeded!("ended-lane-serves-a-request") =>
             "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
@@ -358,7 +357,7 @@ impl Lane {
         let leaves = match std::ptr::eq(self, home) {
             true => {
                 state.counters.free(block.bytes, requested);
-                state.retired
+                home.others.elsewhere.is_retired()
             }
             false => home.others.elsewhere.add(block.bytes, requested),
         };

@@ -109,6 +109,10 @@ impl Elsewhere {
         counts.map(|count| count & !RETIRED).sum()
     }
 
+    pub(crate) fn is_retired(&self) -> bool {
+        self.0[0][0].load(Ordering::Acquire) & RETIRED != 0
+    }
+
     pub(crate) fn sums(&self) -> [Blocks; 2] {
         self.0.each_ref().map(|class| {
             let [count, bytes, beyond] = class.each_ref().map(|it| it.load(Ordering::Relaxed));

@@ -416,7 +416,7 @@ fn a_lane_does_not_end_under_a_request_that_began_while_it_was_retired() {
     let held = latch(&shared.transfer.state);
     let (is_kept, block) = std::thread::scope(|scope| {
         scope.spawn(move || drop(stream));
-        until(&|| latch(&lane.state).retired);
+        until(&|| lane.others.elsewhere.is_retired());
         let asked = scope.spawn(|| asks.lane().alloc(BYTES, true).unwrap());
         freed.free_on(&other).unwrap();
         let is_kept = lock(&shared.books).streams.contains_key(&uid);
