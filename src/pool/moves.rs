@@ -129,12 +129,9 @@ impl Core {
 
     /// Bytes of the frames that lie wholly in [`from`, `to`), all of which is mapped.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
-        let [first, last] = [from, to.saturating_sub(1)].map(|at| self.arena.frame_at(at));
-        let first = first.filter(|(_, frame)| frame.start < from);
-        let last = last.filter(|(_, frame)| frame.end() > to);
-        let begin = first.map_or(from, |(_, frame)| frame.end());
-        last.map_or(to, |(_, frame)| frame.start)
-            .saturating_sub(begin)
+        let frames = self.frames_in(from, to).map(|(_, frame)| frame);
+        let whole = frames.filter(|it| from <= it.start && it.end() <= to);
+        whole.map(|it| it.bytes).sum()
     }
 
     /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind the
