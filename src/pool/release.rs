@@ -174,7 +174,7 @@ impl Shared {
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
-        let questions = self.transfer.ask_of_all_used(ask);
+        let questions = (self.transfer).ask_of_used(usize::MAX, |_| true, |_, tick| ask(tick));
         let used = self.work(|_| Job::asking(questions));
         // Their blocks have epochs of their own, which are asked about with the others.
         self.give_used(&mut self.core.lock());

@@ -135,7 +135,7 @@ impl Lane {
 
 impl Transfer {
     /// The questions of `ask` about all uses of the oldest `most` blocks that fit.
-    fn ask_of_used<A>(
+    pub(in crate::pool) fn ask_of_used<A>(
         &self,
         most: usize,
         fits: impl Fn(&Used) -> bool,
@@ -168,10 +168,6 @@ impl Transfer {
             true => self.ask_of_used(usize::MAX, may_wait, wait),
             false => oldest,
         }
-    }
-
-    pub(crate) fn ask_of_all_used(&self, ask: fn(u64) -> Ask) -> Questions {
-        self.ask_of_used(usize::MAX, |_| true, |_, tick| ask(tick))
     }
 }
 

@@ -93,7 +93,8 @@ fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough_and_else_wai
         assert_eq!(asked(&world.pool, |it| it.waits_for_used(bytes, size)), all);
     }
     for ask in [Ask::Reached, Ask::Done] {
-        assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(ask)), all);
+        let ask = |it: &Transfer| it.ask_of_used(usize::MAX, |_| true, |_, tick| ask(tick));
+        assert_eq!(asked(&world.pool, ask), all);
     }
     let capture = world.streams[0].begin_capture().unwrap();
     assert!(asked(&world.pool, |it| it.waits_for_used(u64::MAX, u64::MAX)).is_empty());
