@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::ask;
 use super::cache::thread_map::{most_lanes, this_thread};
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
@@ -203,15 +204,13 @@ impl Shared {
 impl Drop for Shared {
     /// Waits for work that uses free memory, then unmaps all. A device that fails to wait runs no more work.
     fn drop(&mut self) {
-        let (arena, ticks) = latch_mut(&mut self.core).take_apart();
+        let (arena, waits) = latch_mut(&mut self.core).take_apart();
         let growing = std::mem::take(&mut *lock(&self.growing));
         if crate::sync::get_mut(&mut self.asleep).is_some() {
             self.device.resume(&self.awake);
         }
         beside(move || {
-            for (timeline, tick) in &ticks {
-                let _ = timeline.sync_to(*tick);
-            }
+            let _ = ask::put(&waits, &mut 0);
             grow_buf::end(&growing, arena);
         });
     }
