@@ -44,7 +44,6 @@ impl Core {
     /// The smallest hole of at least `bytes` that is ready for `slot`; among equals its own.
     pub(super) fn ready(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
         let size = |id: Id| self.extents.get(id).bytes;
-        let place = |id: Id| (size(id), self.extents.get(id).start);
         let first = |owner: StreamIndex, least: u64| {
             // Nearly always the smallest is ready, and this needs no walk.
             let best = (self.extents.best(owner, bytes)).filter(|&id| size(id) < least)?;
@@ -57,10 +56,8 @@ impl Core {
             let mut holes = (holes.take(HOLES_LOOKED_AT)).take_while(|&id| size(id) < least);
             holes.find(is_ready)
         };
-        let mut found = match (first(slot, u64::MAX), first(FRESH, u64::MAX)) {
-            (Some(own), Some(fresh)) if place(fresh) < place(own) => Some(fresh),
-            (own, fresh) => own.or(fresh),
-        };
+        let own = first(slot, u64::MAX);
+        let mut found = first(FRESH, own.map_or(u64::MAX, size)).or(own);
         for other in self.others(slot, found.is_some()) {
             let least = found.map_or(u64::MAX, size);
             if least == bytes {
