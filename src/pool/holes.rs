@@ -2,7 +2,6 @@
 
 use super::ask::Questions;
 use super::core::{Core, is_done};
-use super::stats::Told;
 use super::tuning::{ALL_STREAMS, HOLES_LOOKED_AT, OTHER_STREAMS, SLABS_LOOKED_AT, SMALL_PART};
 use crate::heap::size_class::{batch, is_slot};
 use crate::heap::slab::Found;
@@ -14,19 +13,10 @@ impl Core {
     #[inline(always)]
     pub(crate) fn take_ready(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
         // Nearly always all holes are the stream's own.
-        if self.only_stream()
-            && self.extents.has_none(FRESH)
-            && let Some(best) = self.extents.best(slot, bytes)
-        {
-            self.count(Told::OwnStream(bytes));
-            return Some(self.take(best, bytes, slot));
-        }
-        self.take_best(slot, bytes)
-    }
-
-    #[inline(never)]
-    fn take_best(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
-        let id = self.ready(slot, bytes)?;
+        let id = match self.only_stream() && self.extents.has_none(FRESH) {
+            true => self.extents.best(slot, bytes),
+            false => self.ready(slot, bytes),
+        }?;
         self.count_taken(slot, bytes, self.extents.get(id).epoch);
         Some(self.take(id, bytes, slot))
     }

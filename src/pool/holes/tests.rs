@@ -138,11 +138,11 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
         assert_eq!(made.core.is_merged_for(bytes), taken);
         let mut grant = None;
         if taken {
-            assert!(made.core.take_best(slot, bytes).is_none());
+            assert!(made.core.take_ready(slot, bytes).is_none());
             let waits = made.core.unify(slot);
             made.run(Job::asking(waits)).unwrap();
             assert!(made.core.unify(slot).is_empty());
-            grant = made.core.take_best(slot, bytes);
+            grant = made.core.take_ready(slot, bytes);
         }
         assert_eq!(grant.map(|grant| made.granted(grant)), taken.then_some(0));
         assert_eq!(made.core.steps.waits, u64::from(taken));
