@@ -72,7 +72,7 @@ pub use view::{Rows, RowsMut, View, ViewMut};
 use crate::device::{Device, Stream, beside, may_wait};
 use crate::error::{Error, Result, refuse};
 use crate::sync::{Mutex, is_latched};
-use cache::{MISSED, thread_map};
+use cache::thread_map;
 use structure::Lane;
 
 pub(crate) use self::core::Core;
@@ -202,28 +202,23 @@ impl Pool {
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
-        let mut missed = None;
         if let Some(lane) = self.remembered_lane(stream) {
             let (addr, extent) = lane.serve_kept(bytes);
             if addr != 0 {
                 return Ok(Block::unseen(lane, addr, extent, bytes));
             }
-            missed = (extent == MISSED).then_some(lane);
         }
         // Matched and rebuilt, so that the block returned above need not be in memory to meet this one.
-        match self.alloc_slowly(stream, bytes, missed) {
+        match self.alloc_slowly(stream, bytes) {
             Ok(block) => Ok(block),
             Err(error) => Err(error),
         }
     }
 
-    /// Serves what the cache does not; `missed` is the lane that has looked there.
+    /// Serves what [`Lane::serve_kept`] does not.
     #[cold]
     #[inline(never)]
-    fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
-        if let Some(lane) = missed {
-            return lane.alloc_missed(bytes, lane.slots);
-        }
+    fn alloc_slowly(&self, stream: &Stream, bytes: u64) -> Result<Block> {
         let lane = self.lane(stream)?;
         lane.alloc(bytes, lane.slots)
     }

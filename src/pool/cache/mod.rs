@@ -13,4 +13,3 @@ mod transfer;
 mod used;
 
 pub(crate) use free_lists::{Cache, Cached, MOST_BLOCKS};
-pub(crate) use stream_cache::MISSED;

@@ -26,11 +26,8 @@ use crate::pool::tuning::MOST_ADDRESSES;
 use crate::seeded::seeded;
 use crate::sync::{Ending, Latch, LatchGuard, latch, try_latch};
 
-/// [`Lane::serve_kept`] returns this in place of an extent if it did not look.
-pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
-
-/// And this if the cache has no block.
-pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
+/// What [`Lane::serve_kept`] returns without a block.
+const NO_BLOCK: (Addr, IdAndSlack) = (0, IdAndSlack::new(0, 0));
 
 #[inline]
 fn is_servable(bytes: u64) -> bool {
@@ -82,22 +79,22 @@ impl Lane {
         self.timeline.open_tick()
     }
 
-    /// Address and extent of a block of at least `requested` bytes; or address 0, and [`MISSED`] or [`BUSY`]. Does
-    /// not look if another thread has the latch, or if blocks are observed. The caller holds the pool and the stream.
+    /// Address and extent of a block of at least `requested` bytes; or address 0 if the cache has none, another thread
+    /// has the latch, or blocks are observed. The caller holds the pool and the stream.
     ///
     /// Not inlined, and all in registers: to build a block in memory and copy it costs more than the call.
     #[inline(never)]
     pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, IdAndSlack) {
         if !is_servable(requested) || self.is_observed {
-            return (0, BUSY);
+            return NO_BLOCK;
         }
         let bytes = size_class::rounded(requested, self.slots);
         let Some(mut state) = try_latch(&self.state).filter(|state| !state.aside) else {
-            return (0, BUSY);
+            return NO_BLOCK;
         };
         let Some(kept) = state.cache.pop(bytes) else {
             return match state.crowded > 0 {
-                true => (0, MISSED),
+                true => NO_BLOCK,
                 false => self.serve_ready(state, bytes, requested),
             };
         };
@@ -125,7 +122,7 @@ impl Lane {
             state = latch(&self.state);
         }
         let Some(mut core) = self.shared.core.try_lock() else {
-            return (0, MISSED);
+            return NO_BLOCK;
         };
         let has_large = !is_slot(bytes) && state.cache.first_of(LARGE_BINS).is_some();
         if has_large || self.shared.transfer.has_used() {
@@ -137,7 +134,7 @@ impl Lane {
             state = latch(&self.state);
         }
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
-            return (0, MISSED);
+            return NO_BLOCK;
         };
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         drop(state);
