@@ -86,8 +86,6 @@ impl Core {
         if is_slot(bytes) && !self.slabs.has_none(slot) {
             return Some((done + 1, u64::MAX));
         }
-        // A quick check, as with many streams most have none.
-        self.extents.best(slot, bytes)?;
         let holes = self.extents.holes_of(slot, bytes);
         let ticks = holes.map(|id| self.extents.get(id).epoch.tick);
         let ticks = ticks.take(2 * HOLES_LOOKED_AT).filter(|&tick| tick > done);
