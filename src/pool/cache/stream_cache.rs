@@ -289,14 +289,6 @@ impl Lane {
         fits && !state.cache.is_full() && !state.aside
     }
 
-    /// The core, for a free; `None` in a host call where another thread has it, which the driver may keep until the
-    /// call has run.
-    fn lock_to_free(&self, home: &Self) -> Option<CoreGuard<'_>> {
-        let core = &self.shared.core;
-        let may_wait = || !(is_running() && std::ptr::eq(self, home));
-        (core.try_lock()).or_else(|| may_wait().then(|| core.lock()))
-    }
-
     /// Has another thread free a block of this lane, which it keeps alive until then.
     pub(crate) fn free_late(&self, block: Cached, requested: u64) {
         let extent = IdAndSlack::of(block.id, block.bytes, requested);
@@ -332,7 +324,11 @@ impl Lane {
         if has_room {
             return self.free_foreign(home, block, requested);
         }
-        let Some(mut core) = self.lock_to_free(home) else {
+        // In a host call the driver may keep another thread, which has the core, until the call has run.
+        let late = is_running() && std::ptr::eq(self, home);
+        let core = &self.shared.core;
+        let core = core.try_lock().or_else(|| (!late).then(|| core.lock()));
+        let Some(mut core) = core else {
             return self.free_late(block, requested);
         };
         let mut state = latch(&self.state);
