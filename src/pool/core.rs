@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::ask::{Ask, Questions};
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::pace::Pace;
@@ -319,14 +318,6 @@ impl Core {
         }
         let each = (0..).zip(last).filter(|&(_, tick)| tick > 0);
         each.map(|(slot, tick)| Epoch::new(slot, tick)).collect()
-    }
-
-    /// Takes the arena out, and the waits for what its free memory waits for.
-    pub(crate) fn take_apart(&mut self) -> (Arena, Questions) {
-        let last = (self.last_epochs().into_iter()).chain(self.slabs.histories());
-        let last = last.filter(|_| !seeded!("pool-dropped-under-queued-work"));
-        let waits = self.questions(last, Ask::Done);
-        (self.arena.take(), waits)
     }
 
     pub(crate) fn check(&self) -> std::result::Result<(), String> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::ask;
+use super::ask::{self, Ask};
 use super::cache::thread_map::{most_lanes, this_thread};
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
@@ -204,7 +204,11 @@ impl Shared {
 impl Drop for Shared {
     /// Waits for work that uses free memory, then unmaps all. A device that fails to wait runs no more work.
     fn drop(&mut self) {
-        let (arena, waits) = latch_mut(&mut self.core).take_apart();
+        let core = latch_mut(&mut self.core);
+        let last = (core.last_epochs().into_iter()).chain(core.slabs.histories());
+        let last = last.filter(|_| !seeded!("pool-dropped-under-queued-work"));
+        let waits = core.questions(last, Ask::Done);
+        let arena = core.arena.take();
         let growing = std::mem::take(&mut *lock(&self.growing));
         if crate::sync::get_mut(&mut self.asleep).is_some() {
             self.device.resume(&self.awake);
