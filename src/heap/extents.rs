@@ -376,14 +376,8 @@ impl Extents {
         Some(id)
     }
 
-    /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.
-    pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
-        let id = self.take_window(id, start, end - start, self.get(id).epoch.stream);
-        self.vacate(id);
-        id
-    }
-
-    /// Turns the held extent `id`, whose memory is mapped elsewhere by now, into a stale one with its history.
+    /// Turns the held or reserved extent `id`, whose memory is mapped elsewhere by now, into a stale one with its
+    /// history.
     pub(crate) fn vacate(&mut self, id: Id) {
         self.get_mut(id).state = State::Stale;
         self.changes += 1;

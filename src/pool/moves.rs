@@ -167,7 +167,8 @@ impl Core {
         let mut hole = self.extents.seek(self.extents.first(), run.start);
         for (id, frame) in frames {
             self.arena.settle(id, place(frame.start));
-            let part = self.extents.retire(hole, frame.start, frame.end());
+            let part = self.hold(hole, frame.start, frame.bytes);
+            self.extents.vacate(part);
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;
         }
@@ -176,8 +177,9 @@ impl Core {
 
     /// Books the second mapping at `at`, in a gap, as a stale one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
-        let hole = self.extents.map_gap(at, at + bytes, Epoch::PAST)?;
-        Some(self.extents.retire(hole, at, at + bytes))
+        let id = self.extents.reserve(at, at + bytes)?;
+        self.extents.vacate(id);
+        Some(id)
     }
 }
 

@@ -12,6 +12,13 @@ impl Extents {
         self.get_mut(id)
     }
 
+    /// Turns [`start`, `end`) of the hole `id` into a stale extent with the hole's history and returns it.
+    pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let id = self.take_window(id, start, end - start, self.get(id).epoch.stream);
+        self.vacate(id);
+        id
+    }
+
     pub(crate) fn taken(&self) -> u64 {
         let taken = self.iter().filter(|(_, it)| it.state == State::Allocated);
         taken.map(|(_, it)| it.bytes).sum()
