@@ -14,7 +14,7 @@ use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::{Asked, Need, Relief, ReliefStep};
 use super::stats::Told;
-use super::structure::{Lane, Shared};
+use super::structure::{Block, Lane, Shared};
 use super::tuning::MOST_WAITS;
 use crate::device::{is_running, lock};
 use crate::error::{Error, OutOfMemory, Result, refuse};
@@ -177,21 +177,19 @@ fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
     Some(Turn::Work(job, Then::Again))
 }
 
-impl Shared {
-    /// Memory for a request of `lane` that its cache could not serve, with the registered steps if `helped`; `None` if
-    /// memory is short.
-    pub(super) fn acquire(
-        &self,
-        lane: &Lane,
-        bytes: u64,
-        requested: u64,
-        helped: bool,
-    ) -> Result<Option<Grant>> {
-        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), helped));
-        self.tell();
-        found
+impl Lane {
+    /// A block for a request that the cache could not serve, with the registered steps if `helped`; `None` if memory is
+    /// short.
+    pub(super) fn climb(&self, bytes: u64, requested: u64, helped: bool) -> Result<Option<Block>> {
+        let shared = &self.shared;
+        let found = shared.climb(&mut Climb::new(shared, self, (bytes, requested), helped));
+        shared.tell();
+        let block = |it: Grant| Block::new(self, it.id, shared.base + it.offset, bytes, requested);
+        Ok(found?.map(block))
     }
+}
 
+impl Shared {
     /// Takes step after step until the request is served or no step is left.
     fn climb(&self, climb: &mut Climb<'_>) -> Result<Option<Grant>> {
         let mut core = self.core.lock();

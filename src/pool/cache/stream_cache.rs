@@ -205,14 +205,6 @@ impl Lane {
         self.alloc_missed(requested, slots)
     }
 
-    /// A block from the ladder, with the registered relief steps if `helped`; `None` if memory is short.
-    pub(crate) fn climb(&self, bytes: u64, requested: u64, helped: bool) -> Result<Option<Block>> {
-        let granted = self.shared.acquire(self, bytes, requested, helped)?;
-        Ok(granted.map(|Grant { id, offset }| {
-            Block::new(self, id, self.shared.base + offset, bytes, requested)
-        }))
-    }
-
     /// As [`Lane::alloc`], for a request that the cache missed. If there is no memory for a slab, a larger block.
     pub(crate) fn alloc_missed(&self, requested: u64, slots: bool) -> Result<Block> {
         let bytes = size_class::rounded(requested, slots);
