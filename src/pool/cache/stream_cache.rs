@@ -179,8 +179,8 @@ impl Lane {
         latch(&self.state).cache.bytes
     }
 
-    /// A block of at least `requested` bytes, or with `slots` a slot. The caller holds the pool and the stream, or a
-    /// block of this lane.
+    /// A block of at least `requested` bytes, or with `slots` a slot if there is memory for a slab. The caller holds the
+    /// pool and the stream, or a block of this lane.
     pub(crate) fn alloc(&self, requested: u64, slots: bool) -> Result<Block> {
         let whole = rounded(requested)?;
         let mut state = latch(&self.state);
@@ -202,12 +202,6 @@ impl Lane {
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
         drop(state);
-        self.alloc_missed(requested, slots)
-    }
-
-    /// As [`Lane::alloc`], for a request that the cache missed. If there is no memory for a slab, a larger block.
-    pub(crate) fn alloc_missed(&self, requested: u64, slots: bool) -> Result<Block> {
-        let bytes = size_class::rounded(requested, slots);
         let kept = self.take_ready_batch(bytes, requested);
         if let Some(kept) = kept.or_else(|| self.take_near(bytes, requested)) {
             return Ok(Block::new(self, kept.id, kept.addr, kept.bytes, requested));
