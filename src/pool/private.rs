@@ -255,11 +255,8 @@ impl Lane {
         }
         // Not after the capture or on another stream of it: the graph does not order the next use behind this one.
         let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
-        let gone = {
-            let mut parts = lock(&private.parts);
-            home.count(|counters, _| counters.free(block.bytes, requested));
-            parts.give(block.addr, block.bytes, capture.is_some() && same)
-        };
+        home.count(|counters, _| counters.free(block.bytes, requested));
+        let gone = lock(&private.parts).give(block.addr, block.bytes, capture.is_some() && same);
         drop(gone);
         home.leave();
         true
