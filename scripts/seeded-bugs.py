@@ -147,6 +147,7 @@ FIRST = {
     "failed-copy-to-the-host-not-noted": ("lib", "movable::spill"),
     "capture-ends-ahead-of-its-guards": ("typed_order", "movables::"),
     "capture-ends-ahead-of-late-work": ("typed_order", "kernels::"),
+    "capture-ends-ahead-of-waits-made-for-others": ("pool", "conformance::"),
     "late-wait-of-a-capture-is-its-gates": ("typed_order", "recording::"),
     "captured-work-launched-before-it-is-queued": ("typed_order", "kernels::"),
     "late-work-meets-no-graph": ("typed_order", "kernels::"),

@@ -87,6 +87,7 @@ impl Recorder {
             gate,
             record: GraphRecord::new(recorder.clone()),
             ended: AtomicU64::new(0),
+            stood_in: AtomicU64::new(0),
             state: Mutex::default(),
         });
         if let Err(error) = recorder.enter(stream) {
@@ -219,12 +220,14 @@ impl Recorder {
         let streams = std::mem::take(&mut state.streams);
         drop(state);
         drop(recording);
-        // Memory allocated in the capture may be used without a launch, and work that began under the capture may come
-        // too late for it, with its waits made by the gate. So the streams wait for the gate, on which nothing else runs.
+        // Memory allocated in the capture may be used without a launch, and work may come too late for the capture, with its
+        // waits made by the gate. So the streams wait for the gate, on which nothing else runs.
         let gate = &self.gate.core().timeline;
         let tick = gate.open_tick();
-        let is_late =
-            !seeded!("capture-ends-ahead-of-late-work") && self.record.has_work_under_way();
+        let stood_in = self.stood_in.load(Ordering::SeqCst) > 0
+            && !seeded!("capture-ends-ahead-of-waits-made-for-others");
+        let is_late = stood_in
+            || !seeded!("capture-ends-ahead-of-late-work") && self.record.has_work_under_way();
         let waits = self.bytes() > 0 || is_late;
         let waits = ended && waits && !seeded!("capture-ends-ahead-of-its-memory");
         // During a capture by another library, a wait would break that capture.
@@ -287,6 +290,11 @@ impl Recorder {
         drop(self.recording());
         drop(changing);
         let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
+    }
+
+    /// Records that the gate has waited for a caller that may not know of the capture, and go on after its end.
+    pub(super) fn stand_in(&self) {
+        self.stood_in.store(1, Ordering::SeqCst);
     }
 
     /// Whether the stream of `timeline` is part of this capture.

@@ -162,6 +162,7 @@ impl Event {
             // The event is not of the capture: its work comes before the graph.
             drop(raw);
             self.wait_outside(recorder.gate(), marked)?;
+            recorder.stand_in();
             // The graph may have been launched before.
             return match recorder.has_ended() && !seeded!("event-waited-for-by-the-gate-alone") {
                 true => self.wait_outside(stream, marked),

@@ -267,11 +267,6 @@ fn begin<'u, 'a, 't>(
     if !nothing_to_wait_for {
         under_way._outside = outside_with_lent(stream, uses, table.as_deref())?;
         wait(stream, uses, table.as_deref(), &mut under_way.graphs)?;
-        // A capture that began or ended meanwhile may have made some of the waits in the stream's place.
-        while timeline.captures() != under_way.captures {
-            under_way.captures = timeline.captures();
-            wait(stream, uses, table.as_deref(), &mut under_way.graphs)?;
-        }
     }
     (under_way.uses, under_way.table) = (uses, table);
     Ok(under_way)
@@ -351,10 +346,10 @@ fn make(
     // The driver may keep this thread until the stream has room.
     drop(turn);
     for (theirs, tick) in &waits.marks {
-        timeline.wait_for(theirs, *tick)?;
+        timeline.wait_in(own, theirs, *tick)?;
     }
     for edge in &waits.edges {
-        timeline.wait_for(edge, u64::MAX)?;
+        timeline.wait_in(own, edge, u64::MAX)?;
     }
     Ok(())
 }

@@ -333,7 +333,7 @@ impl Stream {
     /// Makes work queued here from now on wait for everything queued on `other` so far.
     ///
     /// If `other` is being captured, this stream joins the capture. If only this stream is being captured,
-    /// the launches of the graph wait instead.
+    /// the launches of the graph wait, and what is queued here after the capture.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {

@@ -222,6 +222,8 @@ pub(crate) struct Recorder {
     pub(super) record: Arc<GraphRecord>,
     /// Above 0 once the capture has ended: no stream joins it any more. Set under `state`.
     pub(super) ended: AtomicU64,
+    /// Above 0 once the gate waited for a caller that may not know of the capture: the streams wait for it as they leave.
+    pub(super) stood_in: AtomicU64,
     pub(super) state: Mutex<Captured>,
 }
 

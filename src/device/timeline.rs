@@ -357,11 +357,25 @@ impl Timeline {
     /// Makes this stream wait for `tick` of `other`, on the device. Returns true if a wait was queued, false
     /// if none was needed.
     pub(crate) fn wait_for(&self, other: &Self, tick: u64) -> Result<bool> {
+        self.wait_in(None, other, tick)
+    }
+
+    /// The same for work that `graph` counts as under way, if any: its capture looks at that count as it ends.
+    pub(super) fn wait_in(
+        &self,
+        graph: Option<&Arc<GraphRecord>>,
+        other: &Self,
+        tick: u64,
+    ) -> Result<bool> {
         if self.is_behind(other, tick) {
             return Ok(false);
         }
         if let Some(recorder) = self.recorder_under_way() {
             let waited = recorder.wait_for(self, other, tick);
+            // Another thread may have begun it, and may end it before the caller goes on.
+            if !graph.is_some_and(|graph| Arc::ptr_eq(graph, recorder.record())) {
+                recorder.stand_in();
+            }
             // What the gate was made to wait for by then, the stream waits for as it leaves.
             if !recorder.has_ended() || seeded!("late-wait-of-a-capture-is-its-gates") {
                 return waited;
@@ -377,7 +391,7 @@ impl Timeline {
             // The capture may have begun since the first look.
             if self.recorder_under_way().is_some() {
                 drop(raw);
-                return self.wait_for(other, tick);
+                return self.wait_in(graph, other, tick);
             }
             if !seeded!("wait-learnt-and-not-made") {
                 self.device.backend().event_wait(stream, mark.event.raw)?;

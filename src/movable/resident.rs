@@ -149,7 +149,7 @@ impl<'a> ResidentId<'a> {
         let graphs = timeline.recorder().map(|it| Arc::clone(it.record()));
         let held = Held::new(graphs.as_slice(), timeline);
         let (addr, bytes) = registry.hold(id, stream)?;
-        let made = Self {
+        Ok(Self {
             registry,
             id,
             stream,
@@ -157,12 +157,7 @@ impl<'a> ResidentId<'a> {
             bytes,
             captures,
             _held: held,
-        };
-        // A capture that began or ended meanwhile may have made the wait in the stream's place.
-        match timeline.captures() == captures {
-            true => Ok(made),
-            false => Self::new(Arc::clone(&made.registry), id, stream),
-        }
+        })
     }
 
     /// Address of the first byte. Valid while the guard lives, for work queued on its stream.

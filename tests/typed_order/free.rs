@@ -1,6 +1,10 @@
 //! What drops and what gives back memory.
 
-use super::common::{Gate, on_every_device};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use super::common::watched::Watched;
+use super::common::{self, Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_untouched, settle, to_half, to_single};
 use warpool::convert::Rounding;
 use warpool::{Device, Pool};
@@ -11,6 +15,7 @@ on_every_device! {
     a_buffer_given_up_for_its_block_is_freed_behind_its_uses,
     a_buffer_given_up_and_freed_elsewhere_waits_for_its_own_stream_too,
     a_buffer_given_up_for_its_block_shrinks_behind_its_uses,
+    a_block_freed_elsewhere_is_free_behind_its_uses_whatever_capture_begins_and_ends_meanwhile,
     a_buffer_converted_in_place_keeps_its_order,
     a_buffer_outlives_the_streams_that_used_it,
     a_buffer_of_a_closed_pool_is_freed_behind_its_uses,
@@ -120,6 +125,36 @@ fn a_buffer_given_up_for_its_block_shrinks_behind_its_uses(device: &Device) {
     blocks
         .iter()
         .for_each(|block| assert_untouched(&world.home, block));
+}
+
+fn a_block_freed_elsewhere_is_free_behind_its_uses_whatever_capture_begins_and_ends_meanwhile(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let (world, another) = (World::new(&device), device.stream().unwrap());
+    let mut block = world.pool.alloc(&world.home, 1 << 20).unwrap();
+    let addr = block.addr();
+    block.record_use(&world.other).unwrap();
+    block.record_use(&another).unwrap();
+    let gate = Gate::close(&world.other);
+    let ((tell, told), third, again) = (mpsc::channel(), world.third.clone(), Arc::clone(&watched));
+    // As the first wait is about to be made, and as the second is.
+    watched.after("event_record", move || {
+        let begun = thread::spawn(move || third.begin_capture().unwrap());
+        let capture = begun.join().unwrap();
+        again.after("event_record", move || {
+            let ended = thread::spawn(move || capture.end().unwrap());
+            tell.send(ended.join().unwrap()).unwrap();
+        });
+    });
+    block.free_on(&world.third).unwrap();
+    let graph = told.recv().unwrap();
+    let next = world.pool.alloc(&world.third, 1 << 20).unwrap();
+    assert_eq!(next.addr(), addr, "other memory than what was freed");
+    let waits = common::is_held(&world.third);
+    gate.open();
+    assert!(waits, "its next work would run beside a use");
+    drop((graph, next));
 }
 
 fn a_buffer_converted_in_place_keeps_its_order(device: &Device) {

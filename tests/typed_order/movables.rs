@@ -324,6 +324,8 @@ fn a_holders_own_work_behind_the_end_of_a_capture_runs_behind_what_it_was_to_wai
     let world = World::new(device);
     let (src, dst) = (world.full(2.0), world.halves());
     let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    // The allocation is nothing to wait for then.
+    world.third.wait_stream(&world.home).unwrap();
     let gate = Gate::close(&world.other);
     let mut guard = block.hold_mut(&world.home).unwrap();
     to_half(&world.other, src.view(), guard.view_mut());

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::common::watched::Watched;
-use super::common::{Gate, host, on_every_device};
+use super::common::{Gate, host, is_held, on_every_device};
 use super::{MIB, limited, small_handles};
 use crate::common::BackendOf;
 use warpool::host::{Contents, HostPool, HostPoolConfig};
@@ -20,6 +20,8 @@ on_every_device! {
     memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it,
     what_a_stream_freed_behind_others_before_its_capture_is_handed_out_during_it,
     a_stream_whose_capture_had_no_memory_goes_on_without_what_the_launches_wait_for,
+    memory_that_another_stream_uses_stays_mapped_where_its_pool_goes_in_a_capture_of_its_own,
+    memory_of_another_stream_comes_behind_its_work_whatever_capture_begins_and_ends_meanwhile,
 }
 
 const LEN: usize = 3 * MIB as usize;
@@ -212,6 +214,50 @@ fn a_stream_whose_capture_had_no_memory_goes_on_without_what_the_launches_wait_f
     graph.launch(&stream).unwrap();
     assert!(buf.download().unwrap() == [7; LEN]);
     assert!(idle, "it waits");
+}
+
+fn memory_that_another_stream_uses_stays_mapped_where_its_pool_goes_in_a_capture_of_its_own(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let [stream, other] = streams(&device);
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let mut block = pool.alloc(&stream, MIB).unwrap();
+    block.record_use(&other).unwrap();
+    let gate = Gate::close(&other);
+    drop(block);
+    let capture = stream.begin_capture().unwrap();
+    // It waits for the other stream, or would unmap the memory at once.
+    let goes = std::thread::spawn(move || drop((pool, capture)));
+    std::thread::sleep(Duration::from_millis(100));
+    let unmapped = watched.calls("unmap");
+    gate.open();
+    goes.join().unwrap();
+    assert_eq!(unmapped, 0, "the other stream's work uses it");
+    assert!(watched.calls("unmap") > 0);
+}
+
+fn memory_of_another_stream_comes_behind_its_work_whatever_capture_begins_and_ends_meanwhile(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let [stream, other] = streams(&device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 1);
+    let first = pool.alloc(&other, granule).unwrap();
+    let gate = Gate::close(&other);
+    drop(first);
+    let ((tell, told), captured) = (mpsc::channel(), stream.clone());
+    watched.after("event_record", move || {
+        let begins = std::thread::spawn(move || captured.begin_capture().unwrap());
+        tell.send(begins.join().unwrap()).unwrap();
+    });
+    let block = pool.alloc(&stream, granule).unwrap();
+    let graph = told.recv().unwrap().end().unwrap();
+    let waits = is_held(&stream);
+    gate.open();
+    assert!(waits, "its next work would run beside the other stream's");
+    drop((block, graph));
 }
 
 #[test]
