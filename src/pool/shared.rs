@@ -102,7 +102,9 @@ impl Shared {
         let lane = Lane::new(self, stream.core(), hold, None);
         // The pool already watches the stream: a capture that begins later finds the lane.
         lane.route(stream.recorder().as_ref());
-        Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
+        if !stream.core().gate {
+            Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
+        }
         let asleep = self.core.lock().is_asleep();
         lane.change(|state| state.asleep = asleep);
         let of_stream = lanes.entry(stream.handle_id()).or_default();

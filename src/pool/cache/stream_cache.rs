@@ -42,7 +42,7 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 
 impl Lane {
     /// Makes a lane. The pool holds it until it is retired and its blocks are freed. A lane of `private` memory keeps
-    /// nothing in its cache and is retired from the start.
+    /// nothing in its cache and is retired from the start; that of a gate, which has a few segments, keeps nothing.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
@@ -51,8 +51,8 @@ impl Lane {
     ) -> Arc<Self> {
         let state = LaneState {
             room: shared.cache_bytes,
-            aside: private.is_some(),
-            leaving: private.is_some(),
+            aside: private.is_some() || stream.gate,
+            leaving: private.is_some() || stream.gate,
             ..LaneState::default()
         };
         let is_watched = shared.device.backend().is_watched();

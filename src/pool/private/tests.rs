@@ -198,3 +198,19 @@ fn a_block_that_a_graph_keeps_is_freed_behind_a_stream_whose_capture_begins_as_t
     assert!(gate.is_behind(&home.core().timeline, queued));
     drop(begun);
 }
+
+#[test]
+fn a_request_that_empties_all_caches_looks_at_none_of_a_graphs_gate() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    drop(pool.alloc(&stream, 1 << 20).unwrap());
+    let graphs = [(); 10].map(|()| {
+        let capture = stream.begin_capture().unwrap();
+        drop(pool.alloc(&stream, 1 << 20).unwrap());
+        capture.end().unwrap()
+    });
+    let lanes = pool.shared().listed();
+    assert_eq!(lanes.len(), 1, "those of gates keep nothing");
+    drop(graphs);
+}
