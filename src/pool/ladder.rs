@@ -14,6 +14,7 @@ use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::{Asked, Need, Relief, ReliefStep};
 use super::stats::Told;
+use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
 use super::tuning::MOST_WAITS;
 use crate::device::{is_running, lock};
@@ -312,27 +313,26 @@ impl Shared {
     }
 
     fn figures(&self, bytes: u64) -> OutOfMemory {
-        let snapshot = self.snapshot();
-        let after_compaction = snapshot.after_compaction();
-        let mut holders = self.leak_report(|| snapshot).holders();
         let growing = lock(&self.growing).clone();
+        let (snapshot, limit) = (self.walk(), self.core.lock().limit());
+        let slots = snapshot.bytes(PieceState::Slot);
+        let mut holders = self.holders(&snapshot.pieces);
         let sizes = (growing.iter().map(|it| it.bytes())).filter(|&size| size > 0);
         let (grown, bufs) = sizes.fold((0, 0), |(sum, bufs), size| (sum + size, bufs + 1));
         if bufs > 0 {
             let at = holders.partition_point(|&(_, held, _)| held >= grown);
             holders.insert(at, ("growing memory".to_owned(), grown, bufs));
         }
-        let device_free = self.device.backend().free_bytes().ok();
-        let core = self.core.lock();
         OutOfMemory {
             requested: bytes,
-            live: core.live() + core.arena.beside()
-                - core.slabs.free_bytes() * u64::from(!seeded!("free-slots-counted-as-live")),
-            reserved: core.arena.reserved(),
-            limit: core.limit(),
-            device_free,
-            largest_hole: core.extents.largest_hole(),
-            after_compaction,
+            live: snapshot.bytes(PieceState::Live)
+                + snapshot.grown
+                + slots * u64::from(seeded!("free-slots-counted-as-live")),
+            reserved: snapshot.reserved,
+            limit,
+            device_free: self.device.backend().free_bytes().ok(),
+            largest_hole: snapshot.largest_hole(),
+            after_compaction: snapshot.after_compaction(),
             holders,
         }
     }

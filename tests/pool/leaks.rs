@@ -1,6 +1,8 @@
 //! Live blocks by name, and what becomes of them when a pool or a process ends.
 
 use crate::common;
+use crate::common::watched::Watched;
+use crate::heap_calls::heap_calls;
 
 use std::process::Command;
 use std::sync::mpsc::Sender;
@@ -251,6 +253,45 @@ fn the_batches_of_a_loader_have_the_tag_of_the_thread_that_made_it() {
     let batches: Vec<_> = loader.map(|batch| batch.unwrap()).collect();
     let found: Vec<_> = pool.leak_report().blocks.iter().map(|it| it.tag).collect();
     assert_eq!((batches.len(), found), (3, vec![Some("batches"); 3]));
+}
+
+#[test]
+fn a_request_fails_with_as_many_heap_calls_whatever_the_number_of_blocks() {
+    for track in [false, true] {
+        let device = common::host();
+        let config = PoolConfig::default().limit(64 << 20).track(track);
+        let pool = Pool::new(&device, config).unwrap();
+        let stream = device.stream().unwrap();
+        stream.set_name("named");
+        let mut blocks = Vec::new();
+        let calls = [10, 3000].map(|count| {
+            blocks.resize_with(count, || pool.alloc(&stream, 5000).unwrap());
+            pool.alloc(&stream, 64 << 20).unwrap_err();
+            let before = heap_calls();
+            pool.alloc(&stream, 64 << 20).unwrap_err();
+            heap_calls() - before
+        });
+        assert!(calls[1] < calls[0] + 100, "{calls:?}");
+    }
+}
+
+#[test]
+fn the_holders_of_an_error_are_of_the_moment_of_its_other_figures() {
+    let (device, watched) = Watched::over(&common::host());
+    let config = PoolConfig::default().limit(8 << 20).cache_bytes(0);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let held = [(); 2].map(|()| pool.alloc(&stream, 3 << 20).unwrap());
+    pool.alloc(&stream, 8 << 20).unwrap_err();
+    let [first, _second] = held;
+    watched.after("free_bytes", move || drop(first));
+    let error = pool.alloc(&stream, 8 << 20).unwrap_err();
+    let warpool::Error::OutOfMemory(figures) = &error else {
+        panic!("{error}")
+    };
+    assert!(watched.was_hooked());
+    let held: u64 = figures.holders.iter().map(|it| it.1).sum();
+    assert_eq!(held, figures.live, "{figures:?}");
 }
 
 #[test]

@@ -117,17 +117,23 @@ impl LeakReport {
     #[must_use]
     #[doc(hidden)]
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
-        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for block in &self.blocks {
-            let name = (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
-            let (bytes, blocks) = sums.entry(name).or_default();
-            (*bytes, *blocks) = (*bytes + block.bytes, *blocks + 1);
-        }
-        let holders = sums.into_iter().map(|(name, sum)| (name, sum.0, sum.1));
-        let mut holders: Vec<_> = holders.collect();
-        holders.sort_by_key(|&(_, bytes, _)| Reverse(bytes));
-        holders
+        let name =
+            |block: &LiveBlock| (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
+        sums(self.blocks.iter().map(|block| (name(block), block.bytes)))
     }
+}
+
+/// (key, bytes, blocks) by key, most bytes first.
+pub(super) fn sums<K: Ord>(blocks: impl Iterator<Item = (K, u64)>) -> Vec<(K, u64, u64)> {
+    let mut sums: BTreeMap<K, (u64, u64)> = BTreeMap::new();
+    for (key, bytes) in blocks {
+        let (sum, blocks) = sums.entry(key).or_default();
+        (*sum, *blocks) = (*sum + bytes, *blocks + 1);
+    }
+    let holders = sums.into_iter().map(|(key, sum)| (key, sum.0, sum.1));
+    let mut holders: Vec<_> = holders.collect();
+    holders.sort_by_key(|&(_, bytes, _)| Reverse(bytes));
+    holders
 }
 
 impl fmt::Display for LeakReport {
@@ -176,6 +182,13 @@ impl Tracker {
             backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
         lock(&self.entries).live.insert(addr, entry);
+    }
+
+    /// The sums by tag.
+    pub(super) fn sums(&self) -> Vec<(Result<&'static str, u64>, u64, u64)> {
+        let Entries { live, moving } = &*lock(&self.entries);
+        let all = live.values().chain(moving.iter().flatten());
+        sums(all.map(|it| (it.tag.ok_or(it.stream), it.bytes)))
     }
 
     /// The live blocks, without their streams' names.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use super::leaks::{LeakReport, LiveBlock, Tracker};
+use super::leaks::{LeakReport, LiveBlock, Tracker, sums};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::{State, StreamIndex};
@@ -95,6 +95,11 @@ impl Snapshot {
         pieces.map(|piece| piece.bytes).sum()
     }
 
+    pub(crate) fn largest_hole(&self) -> u64 {
+        let holes = self.pieces.iter().filter(|it| it.state == PieceState::Hole);
+        holes.map(|it| it.bytes).max().unwrap_or(0)
+    }
+
     /// Bytes of the largest hole if the movable blocks between fixed blocks were moved together.
     #[must_use]
     pub fn after_compaction(&self) -> u64 {
@@ -140,8 +145,8 @@ impl fmt::Display for Snapshot {
 }
 
 impl Shared {
-    /// The live blocks: of the tracker, or of a snapshot.
-    pub(crate) fn leak_report(&self, snapshot: impl FnOnce() -> Snapshot) -> LeakReport {
+    /// The live blocks: of the tracker, or of a walk.
+    fn leak_report(&self) -> LeakReport {
         let block = |piece: Piece| LiveBlock {
             addr: piece.addr,
             bytes: piece.bytes,
@@ -151,7 +156,7 @@ impl Shared {
             backtrace: None,
         };
         let of_pieces = || {
-            let pieces = snapshot().pieces.into_iter();
+            let pieces = self.walk().pieces.into_iter();
             let live = pieces.filter(|piece| piece.state == PieceState::Live);
             live.map(block).collect()
         };
@@ -164,9 +169,24 @@ impl Shared {
         LeakReport { blocks }
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let tracked = self.tracker.iter().flat_map(Tracker::live);
-        let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
+    /// [`LeakReport::holders`], by `pieces` in a pool that does not track.
+    pub(crate) fn holders(&self, pieces: &[Piece]) -> Vec<(String, u64, u64)> {
+        let sums = match &self.tracker {
+            Some(tracker) => tracker.sums(),
+            None => {
+                let live = pieces.iter().filter(|it| it.state == PieceState::Live);
+                sums(live.map(|it| (it.tag.ok_or(it.stream.unwrap_or(0)), it.bytes)))
+            }
+        };
+        let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
+        let named = |(of, bytes, blocks): (Result<&str, u64>, u64, u64)| {
+            (of.map_or_else(words, str::to_owned), bytes, blocks)
+        };
+        sums.into_iter().map(named).collect()
+    }
+
+    /// A snapshot without names and tags.
+    pub(crate) fn walk(&self) -> Snapshot {
         let mut made = Snapshot::default();
         let cached = self.look(|core, cached| {
             let piece = |offset, bytes, index: StreamIndex, state, movable| {
@@ -208,10 +228,22 @@ impl Shared {
             if it.state == PieceState::Live && cached.contains(&(it.addr - self.base, it.bytes)) {
                 it.state = PieceState::Cached;
             }
-            let live = (it.state == PieceState::Live).then_some(it.addr);
+            let is_live = it.state == PieceState::Live;
+            it.movable &= is_live;
+            it.tag.take_if(|_| !is_live);
+        }
+        made
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let tracked = self.tracker.iter().flat_map(Tracker::live);
+        let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
+        let mut made = self.walk();
+        for it in &mut made.pieces {
             it.stream_name = it.stream.and_then(|id| self.device.stream_name(id));
-            it.tag = live.and_then(|addr| it.tag.or_else(|| *tags.get(&addr)?));
-            it.movable &= live.is_some();
+            if it.state == PieceState::Live {
+                it.tag = it.tag.or_else(|| *tags.get(&it.addr)?);
+            }
         }
         made
     }
@@ -222,7 +254,7 @@ impl Pool {
     /// addresses, bytes as rounded, and streams, by a walk under the pool's lock.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
-        self.shared().leak_report(|| self.snapshot())
+        self.shared().leak_report()
     }
 
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
