@@ -14,7 +14,7 @@ use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Planner, layout_with};
 use crate::device::{AccessLog, Addr, Awake, Device, Queueing, Stream, beside, is_running, lock};
 use crate::error::{Error, Result};
-use crate::pool::{Block, Shared, Spilled, UNIT, tag_scope};
+use crate::pool::{Block, Shared, Spilled, UNIT};
 use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -426,8 +426,10 @@ pub(super) fn alloc_tagged(
     bytes: u64,
     tag: &'static str,
 ) -> Result<Block> {
-    let _tag = tag_scope(tag);
-    shared.open_lane(stream)?.alloc(bytes, false)
+    let block = shared.open_lane(stream)?.alloc(bytes, false)?;
+    // Not before: the request may call the application.
+    block.retag(tag);
+    Ok(block)
 }
 
 /// Frees a block behind `uses`: on `stream` if given, otherwise on its own.

@@ -81,6 +81,13 @@ impl Block {
         }
     }
 
+    pub(crate) fn retag(&self, tag: &'static str) {
+        if let Some(tracker) = &self.lane().shared.tracker {
+            let live = &mut lock(&tracker.entries).live;
+            live.entry(self.addr()).and_modify(|it| it.tag = Some(tag));
+        }
+    }
+
     /// Tells a watcher of the device. `compact` tells it what launches of moves use.
     fn watch(&self, event: Event<'_>) {
         let home = &*self.lane().stream;

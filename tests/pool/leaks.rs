@@ -5,10 +5,11 @@ use crate::common::watched::Watched;
 use crate::heap_calls::heap_calls;
 
 use std::process::Command;
-use std::sync::mpsc::Sender;
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
 
 use warpool::host::{HostPool, HostPoolConfig, Loader, Spill};
-use warpool::pool::tag_scope;
+use warpool::pool::{Relief, tag_scope};
 use warpool::{Device, Pool, PoolConfig};
 
 const CHILD: &str = "WARPOOL_TEST_LEAKING_CHILD";
@@ -240,6 +241,35 @@ fn a_movable_block_keeps_its_tag_whoever_resizes_it_or_brings_it_back() {
         found,
         [(4 << 20, Some("weights")), (200_000, Some("weights"))]
     );
+}
+
+#[test]
+fn what_a_callback_allocates_while_a_block_is_resized_has_the_tag_of_the_thread() {
+    let device = common::host();
+    let config = PoolConfig::default().track(true).limit(8 << 20);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let scope = tag_scope("weights");
+    let mut weights = pool.alloc_movable::<u8>(&stream, 3 << 20).unwrap();
+    drop(scope);
+    let _scope = tag_scope("notes");
+    let given_up = Mutex::new(Some((pool.alloc(&stream, 4 << 20).unwrap(), pool.clone())));
+    let (tell, told) = channel();
+    let on = stream.clone();
+    pool.on_pressure(move |_| match given_up.lock().unwrap().take() {
+        Some((block, pool)) => {
+            drop(block);
+            tell.send(pool.alloc(&on, 1000).unwrap()).unwrap();
+            Relief::Retry
+        }
+        None => Relief::Exhausted,
+    });
+    weights.resize(&stream, 4 << 20).unwrap();
+    let note = told.recv().unwrap();
+    let found = pool.leak_report().blocks;
+    let found: Vec<_> = found.iter().map(|it| (it.bytes, it.tag)).collect();
+    assert_eq!(found, [(4 << 20, Some("weights")), (1000, Some("notes"))]);
+    drop(note);
 }
 
 #[test]
