@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::pressure::{Need, Relief};
 use super::{Handle, Pool};
-use crate::device::lock;
+use crate::device::{lock, may_wait};
 use crate::error::{Error, Result};
 
 /// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
@@ -31,7 +31,8 @@ impl Pool {
     /// it [sleeps](Pool::sleep) by its tag alone.
     ///
     /// A part is a pool. It copies the configuration of this pool when it is made; its limit, figures, callbacks and
-    /// spilling are its own. If the device has no more memory, the other parts release their idle memory for it.
+    /// spilling are its own. If the device has no more memory, the other parts release their idle memory for it. A part
+    /// without memory that nobody holds goes, with its settings and figures, if a process has no addresses for another.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -53,7 +54,24 @@ impl Pool {
         }
         let mut config = root.shared.core.lock().config.clone();
         config.preallocate = 0;
-        let part = Self::part_of(Arc::downgrade(root), self.device(), config)?;
+        let made = Self::part_of(Arc::downgrade(root), self.device(), config);
+        let part = match made {
+            Ok(part) => part,
+            Err(error) => {
+                // A process has addresses for some hundred parts.
+                drop(parts);
+                may_wait()?;
+                self.trim_others();
+                let unused = self.whole().take_unused();
+                return match unused.is_empty() {
+                    true => Err(error),
+                    false => {
+                        drop(unused);
+                        self.tagged(tag)
+                    }
+                };
+            }
+        };
         if parts.is_empty() && root.whole.upgrade().is_none() {
             asks_family(root);
         }
@@ -77,12 +95,36 @@ impl Pool {
 
     /// Releases idle memory of the whole pool and its parts, without this one; returns the bytes.
     pub(crate) fn trim_others(&self) -> u64 {
-        let first = Some(Arc::clone(&self.handle));
-        let whole = std::iter::successors(first, |it| it.whole.upgrade()).last();
-        let all = whole.map_or_else(Vec::new, |it| Self::of(it).with_parts());
+        let all = self.whole().with_parts();
         let others = all.iter().map(Self::shared);
         let others = others.filter(|it| it.uid != self.uid);
         others.map(|part| part.trim(0).0).sum()
+    }
+
+    /// The pool that this is a part of, or a part of its part.
+    fn whole(&self) -> Self {
+        let whole = self.handle.whole.upgrade();
+        whole.map_or_else(|| self.clone(), |it| Self::of(it).whole())
+    }
+
+    /// Takes out the parts that nobody has and that have no memory, on the device or the host.
+    fn take_unused(&self) -> Vec<Self> {
+        let mut parts = lock(&self.handle.parts);
+        let mut taken: Vec<_> = parts.values().flat_map(Self::take_unused).collect();
+        parts.retain(|_, part| {
+            let unused = part.is_unused();
+            taken.extend(unused.then(|| part.clone()));
+            !unused
+        });
+        taken
+    }
+
+    fn is_unused(&self) -> bool {
+        let (shared, is_held) = (self.shared(), Arc::strong_count(&self.handle) > 1);
+        let has_more = !lock(&self.handle.parts).is_empty() || !lock(&shared.growing).is_empty();
+        let core = shared.core.lock();
+        let bytes = core.arena.reserved() + core.arena.asleep() + lock(&shared.spilled).bytes()[2];
+        !is_held && !has_more && bytes == 0
     }
 
     /// The pool, its parts, and their parts.

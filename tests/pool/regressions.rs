@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common;
 use crate::common::watched::{OUT_OF_MEMORY, Watched};
+use crate::common::{self, BackendOf};
 
 use warpool::device::sim::SimConfig;
 use warpool::pool::{HandleSize, Relief};
@@ -476,4 +476,33 @@ fn a_block_dropped_while_its_streams_capture_ends_is_reused_behind_its_declared_
     drop((graph, next));
     pool.trim(0).unwrap();
     assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn parts_without_memory_that_nobody_holds_leave_their_addresses_to_another() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let ranges = || device.backend().counts().ranges;
+    let [held, ..] = ["held", "unused"].map(|tag| pool.tagged(tag).unwrap());
+    let live = pool.tagged("live").unwrap().alloc(&stream, 100).unwrap();
+    drop(pool.tagged("idle").unwrap().alloc(&stream, 100).unwrap());
+    let inner = held.tagged("inner").unwrap();
+    drop(inner.tagged("unused").unwrap());
+    assert_eq!(ranges(), 7);
+    watched.fail("reserve", 1, false);
+    let part = pool.tagged("another").unwrap();
+    assert_eq!(
+        ranges(),
+        5,
+        "the whole, what is held, what is live, and the new"
+    );
+    assert_eq!(pool.tagged("live").unwrap().stats().blocks.current, 1);
+    assert_eq!(ranges(), 5);
+    drop((part, live));
+    // All are held, or have memory.
+    let _live = pool.tagged("live").unwrap();
+    let _another = pool.tagged("another").unwrap();
+    watched.fail("reserve", 1, false);
+    pool.tagged("more").unwrap_err();
 }
