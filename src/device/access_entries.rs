@@ -53,9 +53,12 @@ pub(super) struct Entries {
 
 /// Adds a tick to a list with at most one tick per stream.
 pub(crate) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeline>, tick: u64) {
-    match marks.binary_search_by_key(&timeline.uid, |(known, _)| known.uid) {
-        Ok(at) => marks[at].1 = tick.max(marks[at].1),
-        Err(at) => marks.insert(at, (Arc::clone(timeline), tick)),
+    match marks
+        .iter_mut()
+        .find(|(known, _)| known.uid == timeline.uid)
+    {
+        Some((_, last)) => *last = tick.max(*last),
+        None => marks.push((Arc::clone(timeline), tick)),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::device::{Timeline, lock, raise};
+use crate::device::{Timeline, lock};
 use crate::error::Result;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -45,6 +45,17 @@ pub(super) struct Uses(Mutex<Vec<Entry>>);
 pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
 
 impl Marks {
+    fn raise(&mut self, timeline: &Arc<Timeline>, tick: u64) {
+        match self
+            .0
+            .iter_mut()
+            .find(|(known, _)| known.uid == timeline.uid)
+        {
+            Some((_, known)) => *known = tick.max(*known),
+            None => self.0.push((Arc::clone(timeline), tick)),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -92,7 +103,7 @@ impl Uses {
         let mut marks = Marks::default();
         for entry in lock(&self.0).iter().filter(|entry| entry.span.meets(&span)) {
             if entry.timeline.done() < entry.tick {
-                raise(&mut marks.0, &entry.timeline, entry.tick);
+                marks.raise(&entry.timeline, entry.tick);
             }
         }
         marks
@@ -103,7 +114,7 @@ impl Uses {
         let mut marks = Marks::default();
         for entry in lock(&self.0).iter() {
             if entry.timeline.done() < entry.tick {
-                raise(&mut marks.0, &entry.timeline, entry.tick);
+                marks.raise(&entry.timeline, entry.tick);
             }
         }
         marks

@@ -8,7 +8,7 @@ use super::callback::Callback;
 use super::id::MovableId;
 use super::shelf::Away;
 use crate::compact::{Move, Owners};
-use crate::device::{AccessLog, Addr, Timeline, is_running, raise, without_host_calls};
+use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
 use crate::error::{Error, Result};
 use crate::pool::{Ask, Block, Event, Questions, tag};
 use crate::seeded::seeded;
@@ -29,11 +29,19 @@ pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>, usize);
 impl Marks {
     /// Adds a tick; for each stream the latest is kept.
     pub(super) fn note(&mut self, timeline: &Arc<Timeline>, tick: u64) {
-        let known = (self.0).binary_search_by_key(&timeline.uid, |(known, _)| known.uid);
-        if known.is_err() && self.0.len() >= MANY {
-            self.forget_done();
+        let known = self
+            .0
+            .iter_mut()
+            .find(|(other, _)| other.uid == timeline.uid);
+        match known {
+            Some((_, last)) => *last = tick.max(*last),
+            None => {
+                if self.0.len() >= MANY {
+                    self.forget_done();
+                }
+                self.0.push((Arc::clone(timeline), tick));
+            }
         }
-        raise(&mut self.0, timeline, tick);
     }
 
     /// Removes ticks that are done. The driver is queried only when the number of ticks has doubled
