@@ -18,9 +18,9 @@
 //! queued. One launch moves a block whole. Only a cycle of blocks takes several; if one of them
 //! fails, those before it are undone.
 //!
-//! The next step continues with the rest of the plan, provided that the blocks that it moves still
-//! stand, may move, and find their places free. Otherwise it plans again, with the blocks freed,
-//! pinned or allocated since as part of its layout. The last step plans again too: blocks may have been
+//! The next step continues with the rest of the plan, provided that no hole was made or taken since
+//! and that no block to move was pinned. Otherwise it plans again, with the blocks freed, pinned or
+//! allocated since as part of its layout. The last step plans again too: blocks may have been
 //! unpinned by then.
 
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use super::plan::ways::Ways;
 use super::plan::{Batch, Move, Plan};
 #[cfg(feature = "sanitize")]
 use super::sanitizer_hooks::SanitizerHooks;
-use super::speculative_plan::{KeptPlan, SpeculativePlan, in_short};
-use super::task::{Aim, Owners, Task};
+use super::speculative_plan::{SpeculativePlan, in_short};
+use super::task::{Aim, KeptPlan, Owners, Task};
 use crate::device::Timeline;
 use crate::error::{Error, Result};
 use crate::pool::{Core, Epoch, Shared};

@@ -28,5 +28,5 @@ pub use plan::Goal;
 pub use plan::layout::{Extent, Kind, Layout};
 #[doc(hidden)]
 pub use plan::{Batch, CostModel, Move, Plan, Planner};
-pub(crate) use speculative_plan::{KeptPlan, SpeculativePlan, Survey, survey};
-pub(crate) use task::{Aim, Owners, Task, layout_with};
+pub(crate) use speculative_plan::{SpeculativePlan, Survey, survey};
+pub(crate) use task::{Aim, KeptPlan, Owners, Task, layout_with};

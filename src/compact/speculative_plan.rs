@@ -1,55 +1,20 @@
-//! Plans that are searched without holding the pool's lock, and what steps leave of a plan.
+//! Plans that are searched without holding the pool's lock.
 //!
 //! A search for a hole takes longer than a request may wait for the pool. So [`survey`] copies the layout
 //! under the lock, the search runs without it, and the result is checked under the lock again. If no hole was
 //! made or taken meanwhile, the plan applies as it is; otherwise as many of its first batches as are still
 //! possible in the present layout. If none is, a short search runs under the lock, so that a step makes
-//! progress however busy the pool is. The rest of a plan goes on in the same way, step by step.
+//! progress however busy the pool is.
 
-use super::budget::cut;
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::ranges::difference;
-use super::plan::{Batch, Goal, Move, Plan, Planner};
-use super::task::{Aim, Owners, Task, extent, extents_of};
+use super::plan::{Batch, Move, Plan, Planner};
+use super::task::{Aim, KeptPlan, Owners, Task, extent, extents_of};
 use crate::pool::Core;
 use crate::seeded::seeded;
 
 /// The budget of the search under the lock, after a plan made without it no longer applies.
 const LOCKED_BUDGET: usize = 16;
-
-/// The rest of a plan after earlier steps. `changes` is the heap's change count since.
-pub(crate) struct KeptPlan {
-    pub(super) goal: Goal,
-    pub(super) changes: u64,
-    pub(super) plan: Plan,
-}
-
-impl KeptPlan {
-    /// The batches of the next step; `None` once the plan no longer applies.
-    pub(super) fn batches(
-        &self,
-        core: &Core,
-        owners: &dyn Owners,
-        task: &Task<'_>,
-    ) -> Option<Vec<Batch>> {
-        let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
-        let changed = self.changes != core.extents.changes();
-        let is_there = |bytes| changed && core.extents.largest_hole() >= bytes;
-        if !same_goal || task.aim.searched().is_some_and(is_there) {
-            return None;
-        }
-        let batches = cut(&self.plan, task.budget, task.most_moves);
-        let mut moves = batches.iter().flat_map(Batch::moves);
-        let may_move =
-            |m: &Move| owners.may_move(m.src) || seeded!("kept-plan-moves-pinned-blocks");
-        let applies = match changed && !seeded!("kept-plan-outlives-changes") {
-            // A look at all extents takes a fraction of a plan.
-            true => playable(&mut touched(core, owners, &batches), &batches) == batches.len(),
-            false => moves.all(may_move),
-        };
-        applies.then_some(batches)
-    }
-}
 
 /// The input of a search: the pool's layout when it was copied.
 pub(crate) struct Survey {

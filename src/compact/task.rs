@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use super::budget::Budget;
+use super::budget::{Budget, cut};
 use super::gather::{self, Handles};
 use super::make_room;
 use super::plan::layout::{Extent, Kind, Layout};
-use super::plan::{Goal, Move, Plan, Planner};
+use super::plan::{Batch, Goal, Move, Plan, Planner};
 use crate::device::{Event, Timeline};
 use crate::error::Result;
 use crate::pool::Core;
+use crate::seeded::seeded;
 
 /// The owners of the blocks that may move.
 pub(crate) trait Owners {
@@ -65,6 +66,35 @@ impl Aim<'_> {
             Self::Room { bytes, most_ns } => make_room::plan(planner, extents, bytes, most_ns),
             Self::Gather { .. } => None,
         }
+    }
+}
+
+/// The rest of a plan after earlier steps. It applies as long as `changes`, the heap's change
+/// count, is the same.
+pub(crate) struct KeptPlan {
+    pub(super) goal: Goal,
+    pub(super) changes: u64,
+    pub(super) plan: Plan,
+}
+
+impl KeptPlan {
+    /// The batches of the next step; `None` once the plan no longer applies.
+    pub(super) fn batches(
+        &self,
+        core: &Core,
+        owners: &dyn Owners,
+        task: &Task<'_>,
+    ) -> Option<Vec<Batch>> {
+        let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
+        let changed = self.changes != core.extents.changes();
+        if !same_goal || (changed && !seeded!("kept-plan-outlives-changes")) {
+            return None;
+        }
+        let batches = cut(&self.plan, task.budget, task.most_moves);
+        let mut moves = batches.iter().flat_map(Batch::moves);
+        let may_move =
+            |m: &Move| owners.may_move(m.src) || seeded!("kept-plan-moves-pinned-blocks");
+        moves.all(may_move).then_some(batches)
     }
 }
 

@@ -135,23 +135,6 @@ fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() ->
 }
 
 #[test]
-fn a_plan_that_is_left_goes_on_until_its_places_are_taken() -> Result<()> {
-    let mut lab = Lab::new(32)?;
-    let registry = lab.registry()?;
-    let goal = Goal::Hole(4 * Lab::BLOCK as u64);
-    let (hole, one_by_one) = (Aim::Goal(&goal), Budget::bytes(1));
-    let speculative = registry.propose(hole, &one_by_one)?;
-    let (plan, mut moved) = ((speculative, Instant::now()), Moved::default());
-    registry.make(hole, &one_by_one, plan, &mut moved)?;
-    assert!(moved.bytes > 0 && !moved.finished);
-    lab.blocks.pop();
-    assert!(registry.propose(hole, &one_by_one)?.is_none());
-    (0..32).try_for_each(|_| lab.alloc(Lab::BLOCK))?;
-    assert!(registry.propose(hole, &one_by_one)?.is_some());
-    lab.check()
-}
-
-#[test]
 fn a_block_held_since_the_search_stays_where_it_is() -> Result<()> {
     let lab = Lab::new(32)?;
     let (goal, budget) = (Goal::Hole(4 * Lab::BLOCK as u64), Budget::default());
