@@ -105,7 +105,7 @@ pub(crate) struct TransferState {
     pub(super) used: Vec<Used>,
     /// Empty lists, kept so that a batch allocates no host memory.
     pub(super) spare: Vec<Vec<(Addr, Id)>>,
-    /// Batches taken without the heap's lock.
+    /// Batches taken.
     pub(super) steps: Steps,
 }
 

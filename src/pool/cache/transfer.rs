@@ -167,6 +167,7 @@ impl Lane {
             (_, true) => Told::StreamWait(bytes),
             _ => Told::ReadyElsewhere(bytes),
         };
+        step.count(&mut state.steps);
         Some((block?, step))
     }
 
@@ -180,7 +181,6 @@ impl Lane {
             core.give_on_the_way(self.slot);
             return None;
         }
-        step.count(&mut latch(&self.shared.transfer.state).steps);
         step.tell(self.shared.uid);
         Some(block)
     }
@@ -199,7 +199,10 @@ impl Lane {
             let gathered = lacks && self.gather(bytes, any, core);
             gathered.then(|| self.take_batch(bytes, waited))?
         })?;
-        core.count(step);
+        // `take_batch` has counted it.
+        if cfg!(feature = "tracing") {
+            core.told.push(step);
+        }
         // It is active already, and `served` adds it.
         core.active.sub(bytes);
         let (id, offset) = (block.id, block.addr - self.shared.base);

@@ -162,6 +162,7 @@ impl Pool {
         let mut steps = core.steps;
         steps.own_stream += batches.own_stream;
         steps.ready_elsewhere += batches.ready_elsewhere;
+        steps.stream_wait += batches.stream_wait;
         steps.driver_ns += shared.transfer.driver_ns.load(Ordering::Relaxed);
         PoolStats {
             active: active[2],
