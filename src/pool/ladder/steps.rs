@@ -25,8 +25,10 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     Some(Turn::Work(Job::asking(questions)?, Then::Look))
 }
 
+/// Grows the pool before a stream waits. A graph's gate waits at once: that delays only the graph's launches, and new
+/// memory would be the graph's to its end.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    if core.is_refused(climb.terms) {
+    if core.is_refused(climb.terms) || climb.lane.stream.gate {
         return None;
     }
     let lane = climb.lane;

@@ -36,6 +36,7 @@ on_every_device! {
     the_figures_tell_a_graphs_memory_from_live_blocks,
     a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks,
     graphs_come_and_go_and_leave_nothing,
+    a_graph_takes_the_memory_of_one_that_is_gone_before_the_pool_grows,
 }
 
 fn a_graph_replayed_a_hundred_times_has_its_memory_while_the_pool_serves_other_streams(
@@ -749,4 +750,27 @@ fn graphs_come_and_go_and_leave_nothing(device: &Device) {
         "figures of gone graphs are summed"
     );
     assert_eq!(device.backend().counts().streams, 1);
+}
+
+fn a_graph_takes_the_memory_of_one_that_is_gone_before_the_pool_grows(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let (captured, launcher) = (device.stream().unwrap(), device.stream().unwrap());
+    let gate = Gate::close(&launcher);
+    let mut small = Vec::new();
+    for _ in 0..12 {
+        let capture = captured.begin_capture().unwrap();
+        let block = pool.alloc(&captured, 64 << 10).unwrap();
+        fill(&captured, block.addr(), 1, 64 << 10);
+        drop(block);
+        let graph = capture.end().unwrap();
+        graph.launch(&launcher).unwrap();
+        drop(graph);
+        small.push(pool.alloc(&captured, 8192).unwrap());
+    }
+    // What the launches still use, what one capture has at once, and the small blocks.
+    let (held, granule) = (pool.stats().reserved.peak, device.info().granule);
+    assert!(held <= 3 * granule, "{held} bytes");
+    gate.open();
+    drop(small);
+    whole(&pool);
 }
