@@ -184,7 +184,7 @@ impl Recorder {
     }
 
     /// Whether the capture has ended; it does not end while the caller has the [lock](Recorder::recording).
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst) > 0
     }
 

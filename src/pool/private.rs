@@ -242,7 +242,14 @@ impl Lane {
             return true;
         }
         let timeline = &self.stream.timeline;
-        let capture = timeline.recorder();
+        let routed = latch(&self.state).captured.clone();
+        let begins = || {
+            let recorder = &routed.as_ref()?.private.as_ref()?.recorder;
+            // A closed pool does not hear that a capture has ended, or has not begun.
+            let is_over = recorder.has_ended() || recorder.is_over();
+            (!is_over).then(|| Arc::clone(recorder))
+        };
+        let capture = timeline.recorder().or_else(begins);
         let is_its = |its: &Recorder| capture.as_ref().is_none_or(|it| std::ptr::eq(&**it, its));
         let Some(private) = home.private.as_ref().filter(|it| is_its(&it.recorder)) else {
             let extent = IdAndSlack::of(block.id, block.bytes, requested);

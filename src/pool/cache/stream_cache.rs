@@ -296,7 +296,8 @@ impl Lane {
         block: Cached,
         requested: u64,
     ) {
-        if home.private.is_some() || self.timeline.is_captured() {
+        // Also while a capture begins: a record may not cover the tick before the capture is over.
+        if home.private.is_some() || state.captured.is_some() || self.timeline.is_captured() {
             drop(state);
             if self.free_captured(home, block, requested) {
                 return;

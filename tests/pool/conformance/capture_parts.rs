@@ -1,5 +1,9 @@
 //! Parts of a graph's memory: given up in its capture, and used in another.
 
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use super::common::BackendOf;
 use super::common::watched::Watched;
 use super::common::{copy, fill, on_every_device, read};
@@ -14,6 +18,8 @@ on_every_device! {
     a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again,
     a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory,
     what_a_graph_cannot_copy_takes_none_of_its_memory,
+    a_block_that_another_thread_drops_as_its_streams_capture_begins_fails_no_other_request,
+    blocks_of_a_pool_that_is_closed_in_a_capture_are_freed_once_its_graph_is_gone,
 }
 
 fn what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more(device: &Device) {
@@ -167,4 +173,56 @@ fn what_a_graph_cannot_copy_takes_none_of_its_memory(device: &Device) {
     assert!(pool.stats().graphs > 0);
     drop((even, capture.end().unwrap(), values));
     whole(&pool);
+}
+
+fn a_block_that_another_thread_drops_as_its_streams_capture_begins_fails_no_other_request(
+    device: &Device,
+) {
+    let granule = device.info().granule;
+    let (device, watched) = Watched::over(device);
+    let pool = limited(&device, 2);
+    let (captured, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&captured, granule).unwrap();
+    fill(&captured, block.addr(), 1, granule);
+    // The gate waits for the stream's last mark, and the stream does not look captured yet.
+    watched.after("event_wait", move || {
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            drop(block);
+            let _ = done.send(());
+        });
+        // Without end if the drop waits for the gate too.
+        let _ = is_done.recv_timeout(Duration::from_millis(200));
+    });
+    let capture = captured.begin_capture().unwrap();
+    assert!(watched.was_hooked());
+    let refused = pool.alloc(&other, 2 * granule).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    pool.trim(0).unwrap();
+    drop(capture.end().unwrap());
+    drop(pool.alloc(&other, 2 * granule).unwrap());
+    whole(&pool);
+}
+
+fn blocks_of_a_pool_that_is_closed_in_a_capture_are_freed_once_its_graph_is_gone(device: &Device) {
+    for in_the_capture in [true, false] {
+        let pool = limited(device, 2);
+        let (captured, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let own = pool.alloc(&captured, 4096).unwrap();
+        let foreign = pool.alloc(&other, 4096).unwrap();
+        let capture = captured.begin_capture().unwrap();
+        drop(pool);
+        let free = || {
+            drop(own);
+            foreign.free_on(&captured).unwrap();
+        };
+        if in_the_capture {
+            free();
+            drop(capture.end().unwrap());
+        } else {
+            drop(capture.end().unwrap());
+            free();
+        }
+        assert_eq!(device.backend().counts().handles, 0);
+    }
 }
