@@ -93,7 +93,7 @@ const RESERVED: [(&str, &[(usize, &str)]); 5] = [
     (
         "GPT-2 124M training",
         &[
-            (0, "programs-h200; program=gpt; reserved - 1"),
+            (0, "programs-today-h200; program=gpt; reserved - 1"),
             (1, "pytorch-h200; program=gpt; expandable reserved - 1"),
             (2, "pytorch-h200; program=gpt; cuda-async reserved - 1"),
             (3, "pytorch-h200; program=gpt; native reserved - 1"),
@@ -111,22 +111,31 @@ const RESERVED: [(&str, &[(usize, &str)]); 5] = [
     (
         "mixture-of-experts training",
         &[
-            (0, "programs-h200; program=moe; reserved - 1"),
-            (1, "programs-h200; program=moe; expandable reserved - 1"),
+            (0, "programs-today-h200; program=moe; reserved - 1"),
+            (
+                1,
+                "programs-today-h200; program=moe; expandable reserved - 1",
+            ),
         ],
     ),
     (
         "reinforcement learning",
         &[
-            (0, "programs-h200; program=rl; reserved - 1"),
-            (1, "programs-h200; program=rl; expandable reserved - 1"),
+            (0, "programs-today-h200; program=rl; reserved - 1"),
+            (
+                1,
+                "programs-today-h200; program=rl; expandable reserved - 1",
+            ),
         ],
     ),
     (
         "tables: sort, group, join",
         &[
-            (0, "programs-h200; program=tables; reserved - 1"),
-            (1, "programs-h200; program=tables; expandable reserved - 1"),
+            (0, "programs-today-h200; program=tables; reserved - 1"),
+            (
+                1,
+                "programs-today-h200; program=tables; expandable reserved - 1",
+            ),
         ],
     ),
 ];

@@ -233,3 +233,25 @@ fn what_others_free_while_the_application_is_asked_serves_a_growing_buffer() {
     drop(grown);
     pool.check_invariants().unwrap();
 }
+
+#[test]
+fn a_request_that_waits_for_jobs_of_others_looks_again_once_one_has_ended() {
+    let world = World::new(PoolConfig::default());
+    let shared = world.pool.shared();
+    shared.core.lock().under_way.jobs = 2;
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let core = shared.core.lock();
+            tell.send("waits").unwrap();
+            drop(shared.wait_for_others(core));
+            tell.send("looks").unwrap();
+        });
+        assert_eq!(told.recv(), Ok("waits"));
+        // It has seen both jobs before it lets go of the lock.
+        shared.core.lock().under_way.end_one();
+        let looks = told.recv_timeout(std::time::Duration::from_secs(10));
+        shared.core.lock().under_way.jobs = 0;
+        assert_eq!(looks, Ok("looks"));
+    });
+}
