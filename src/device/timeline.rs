@@ -296,8 +296,8 @@ impl Timeline {
             return Ok(None);
         }
         if self.recorder().is_some() || self.is_stuck() {
-            // The work before the capture already has its mark; a record now would be part of the capture.
-            return Err(under_capture());
+            // The work before the capture has its mark, perhaps since the first look; a record now would be part of it.
+            return self.made_mark(tick).map(Some).ok_or_else(under_capture);
         }
         let event = Arc::new(self.device.take_event()?);
         let backend = self.device.backend();
