@@ -111,12 +111,18 @@ impl Left {
     }
 }
 
+/// The bytes and moves of a step that moves at most `most_moves` blocks, unless its first move or cycle has more.
+pub(super) fn most(budget: &Budget, most_moves: usize) -> (u64, usize) {
+    (budget.bytes.min(MOST_BYTES), most_moves.min(MOST_MOVES))
+}
+
 /// The moves of `plan` that one step executes: whole moves in the plan's order, as far as the budget allows
 /// and at most `most_moves`. A cycle is executed in one step, whatever it costs.
 pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch> {
+    let (bytes, moves) = most(budget, most_moves);
     let mut left = Left {
-        bytes: budget.bytes.min(MOST_BYTES),
-        moves: most_moves.min(MOST_MOVES),
+        bytes,
+        moves,
         first: true,
     };
     let (mut batches, mut launches) = (Vec::new(), 0);

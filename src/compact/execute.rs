@@ -237,9 +237,9 @@ fn planned(
         Some(Ok(holds)) => holds,
         Some(Err(())) => {
             let short = in_short(task.planner);
-            (task.aim.plan(&short, core, owners), true)
+            (task.plan(&short, core, owners), true)
         }
-        None => (task.aim.plan(task.planner, core, owners), true),
+        None => (task.plan(task.planner, core, owners), true),
     };
     let plan = plan?;
     let batches = cut(&plan, task.budget, task.most_moves);

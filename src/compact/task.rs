@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::budget::{Budget, cut};
+use super::budget::{Budget, cut, most};
 use super::gather::{self, Handles};
 use super::make_room;
 use super::plan::layout::{Extent, Kind, Layout};
@@ -107,6 +107,39 @@ pub(crate) struct Task<'a> {
     pub(crate) most_moves: usize,
     /// Events to record before and after the moves.
     pub(crate) timing: Option<&'a (Event, Event)>,
+}
+
+/// A plan for [`Goal::Full`] has the moves of about so many steps: any change of the layout makes the rest void.
+const STEPS_AHEAD: usize = 4;
+
+impl Task<'_> {
+    /// The plan of a step, which is its last if it can make all the moves: a plan that ends early has more.
+    pub(super) fn plan(&self, planner: &Planner, core: &Core, owners: &dyn Owners) -> Option<Plan> {
+        if !matches!(self.aim, Aim::Goal(Goal::Full)) {
+            return self.aim.plan(planner, core, owners);
+        }
+        let (bytes, moves) = most(self.budget, self.most_moves);
+        let most = (
+            bytes.saturating_mul(STEPS_AHEAD as u64),
+            moves.saturating_mul(STEPS_AHEAD),
+        );
+        let mut last: Option<Extent> = None;
+        let extents = core.mapped_extents().map(|(addr, bytes, taken)| {
+            let gives_way = |below: Extent| below.end() == addr && below.kind != Kind::Fixed;
+            // A block with no hole below it stays, whether or not it may move.
+            let it = match !taken || last.is_some_and(gives_way) {
+                true => extent(owners, (addr, bytes, taken)),
+                false => Extent {
+                    addr,
+                    bytes,
+                    kind: Kind::Fixed,
+                },
+            };
+            last = Some(it);
+            it
+        });
+        planner.plan_full(extents, most)
+    }
 }
 
 /// The layout for a planner, with offsets as addresses, and the blocks `cached` (offset, bytes) as holes: they

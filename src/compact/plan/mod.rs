@@ -47,7 +47,7 @@ pub(super) use batch::VOID;
 pub use batch::{Batch, CostModel, Move};
 use layout::{Extent, Layout};
 use order::in_order;
-use rows::{row, slide_down};
+use rows::{ALL, row, slide_down, slide_first};
 use search::Search;
 use split_slides::split_slides;
 use stretches::Stretches;
@@ -199,7 +199,7 @@ impl Planner {
         match goal {
             Goal::Hole(bytes) => self.plan_hole(layout, *bytes),
             Goal::EmptyHandles { handles, bytes } => self.plan_emptying(layout, handles, *bytes),
-            Goal::Full => self.plan_full(layout),
+            Goal::Full => self.plan_full(layout.extents(), ALL),
         }
     }
 
@@ -235,9 +235,13 @@ impl Planner {
         })
     }
 
-    fn plan_full(&self, layout: &Layout) -> Option<Plan> {
-        let extents: Vec<Extent> = layout.extents().collect();
-        let moves = rows::stretches(&extents).flat_map(slide_down).collect();
+    /// The plan for [`Goal::Full`], or its first moves if they exceed `most` (bytes, moves).
+    pub(in crate::compact) fn plan_full(
+        &self,
+        extents: impl Iterator<Item = Extent>,
+        most: (u64, usize),
+    ) -> Option<Plan> {
+        let moves = slide_first(extents, most);
         Some(Plan::of(in_order(moves, &[])?, &self.model))
     }
 

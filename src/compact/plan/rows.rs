@@ -11,6 +11,9 @@ pub(in crate::compact) struct Row {
     pub(in crate::compact) live: u64,
 }
 
+/// No limit for [`slide_first`].
+pub(super) const ALL: (u64, usize) = (u64::MAX, usize::MAX);
+
 /// The longest rows, in address order.
 pub(in crate::compact) fn stretches(extents: &[Extent]) -> impl Iterator<Item = &[Extent]> {
     let moves = |extent: &Extent| extent.kind != Kind::Fixed;
@@ -51,19 +54,35 @@ pub(in crate::compact) fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Opt
     best
 }
 
-/// The moves that slide every block of the adjacent `extents` down as far as it goes.
+/// The moves that slide every block of the `extents` down as far as it goes.
 pub(in crate::compact) fn slide_down(extents: &[Extent]) -> Vec<Move> {
-    let mut to = extents.first().map_or(0, |e| e.addr);
-    let blocks = extents.iter().filter(|e| e.kind == Kind::Movable);
-    let slid = blocks.map(|block| {
-        to += block.bytes;
-        Move {
-            src: block.addr,
-            dst: to - block.bytes,
-            bytes: block.bytes,
+    slide_first(extents.iter().copied(), ALL)
+}
+
+/// The first of these moves in address order: all, or enough to exceed `most` (bytes, moves) by the last of several.
+pub(in crate::compact) fn slide_first(
+    extents: impl IntoIterator<Item = Extent>,
+    most: (u64, usize),
+) -> Vec<Move> {
+    let (mut to, mut end, mut sum) = (0, 0, 0);
+    let mut moves: Vec<Move> = Vec::new();
+    for it in extents {
+        to = if it.addr == end { to } else { it.addr };
+        end = it.end();
+        match it.kind {
+            Kind::Hole => continue,
+            Kind::Movable if to != it.addr => {
+                let (src, dst, bytes) = (it.addr, to, it.bytes);
+                moves.push(Move { src, dst, bytes });
+                (to, sum) = (to + bytes, sum + bytes);
+            }
+            Kind::Movable | Kind::Fixed => to = end,
         }
-    });
-    slid.filter(|m| m.src != m.dst).collect()
+        if moves.len() > 1 && (sum > most.0 || moves.len() > most.1) {
+            break;
+        }
+    }
+    moves
 }
 
 #[cfg(test)]
