@@ -221,10 +221,10 @@ impl<T: Pod> fmt::Debug for PoolBuf<T> {
     }
 }
 
-/// Bytes of `len` elements of `T`; at least one, as a block has at least one.
+/// Bytes of `len` elements of `T`; at least those that a block has to have to be aligned for one.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
     let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-    let bytes = bytes.map(|bytes| bytes.max(1));
+    let bytes = bytes.map(|bytes| bytes.max(align_of::<T>() as u64));
     bytes.ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }
 
@@ -235,7 +235,7 @@ impl Pool {
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes. The
-    /// elements have any value. A buffer of no elements takes a block of the smallest size.
+    /// elements have any value. A buffer of no elements takes the smallest block with that alignment.
     ///
     /// # Errors
     /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.

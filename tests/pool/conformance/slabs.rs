@@ -15,10 +15,10 @@ on_every_device! {
     a_request_at_the_limit_takes_a_slot_of_another_streams_slab,
     a_refused_request_counts_no_free_slot_as_live,
     a_slab_made_above_many_with_pending_slots_serves_its_request,
-    typed_memory_is_aligned_whatever_room_it_has,
+    typed_memory_is_aligned_whatever_room_or_length_it_has,
 }
 
-fn typed_memory_is_aligned_whatever_room_it_has(device: &Device) {
+fn typed_memory_is_aligned_whatever_room_or_length_it_has(device: &Device) {
     #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
     #[repr(C, align(64))]
     struct Wide([u8; 64]);
@@ -36,6 +36,8 @@ fn typed_memory_is_aligned_whatever_room_it_has(device: &Device) {
             "{room}"
         );
     }
+    let empty = [(); 8].map(|()| pool.alloc_typed::<Wide>(&stream, 0).unwrap());
+    assert!(empty.iter().all(|it| it.addr() % 64 == 0));
 }
 
 fn small_handles() -> PoolConfig {
