@@ -108,6 +108,7 @@ impl Shared {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
         may_wait()?;
+        let before = self.core.lock().arena.reserved();
         // Idle memory is not restored. What the driver does not release sleeps with the rest.
         let _ = self.trim(0);
         let mut asleep = lock(&self.asleep);
@@ -122,7 +123,7 @@ impl Shared {
             core = self.wait_for_others(core);
         }
         drop(core);
-        let before = self.lock_drained().arena.reserved();
+        drop(self.lock_drained());
         let outcome = self.fall_asleep(&mut asleep, prepare);
         if asleep.is_none() {
             self.open();

@@ -76,6 +76,18 @@ fn saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents
     watched.check().unwrap();
 }
 
+fn a_sleep_returns_all_bytes_that_it_releases_idle_ones_too(device: &Device) {
+    let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, 2 * MIB).unwrap();
+    drop(pool.alloc(&stream, 20 * MIB).unwrap());
+    let held = device.counts().bytes;
+    let released = pool.sleep(&[], Contents::Discarded).unwrap();
+    assert_eq!(held - device.counts().bytes, released);
+    assert!(released >= 22 * MIB, "{released}");
+    drop(block);
+}
+
 fn queued_work_is_waited_for_before_memory_sleeps(device: &Device) {
     let watched = Sanitized::over(device);
     let device = &watched.device;
@@ -633,6 +645,7 @@ on_every_device! {
     code_of_a_kernel_cannot_put_to_sleep_what_it_is_given,
     threads_meet_a_pool_awake_or_asleep_and_nothing_between,
     saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents,
+    a_sleep_returns_all_bytes_that_it_releases_idle_ones_too,
     queued_work_is_waited_for_before_memory_sleeps,
     a_tag_sleeps_alone_and_shares_no_handle_with_others,
     nothing_runs_on_memory_that_sleeps,
