@@ -57,6 +57,8 @@ impl Pool {
         let made = Self::part_of(Arc::downgrade(root), self.device(), config);
         let part = match made {
             Ok(part) => part,
+            // Its recording cannot be made.
+            Err(error @ Error::Invalid { .. }) => return Err(error),
             Err(error) => {
                 // A process has addresses for some hundred parts.
                 drop(parts);

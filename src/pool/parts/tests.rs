@@ -115,3 +115,16 @@ fn a_part_of_a_part_goes_with_it_and_with_the_pool() {
     assert_eq!(uids(&["other"]), of(&[&other]));
     assert!(pool.parts(&["inner"]).is_err());
 }
+
+#[test]
+fn a_part_keeps_its_settings_if_the_recording_of_another_cannot_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    let config = PoolConfig::default().record(inside.join("log.csv"));
+    let pool = Pool::new(&Device::host().unwrap(), config).unwrap();
+    pool.tagged("a").unwrap().set_limit(1 << 20);
+    std::fs::remove_dir_all(&inside).unwrap();
+    assert!(pool.tagged("b").is_err());
+    assert_eq!(pool.tagged("a").unwrap().limit(), Some(1 << 20));
+}
