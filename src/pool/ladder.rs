@@ -21,6 +21,7 @@ use crate::device::{is_running, lock};
 use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
+use crate::record::What;
 use crate::seeded::seeded;
 use crate::sync::pause;
 
@@ -95,8 +96,8 @@ struct Climb<'a> {
     lane: &'a Lane,
     bytes: u64,
     requested: u64,
-    /// The registered steps may be called.
-    helped: bool,
+    /// The stream for which the registered steps may be called.
+    helped: Option<u64>,
     /// Bytes to find: for a slot those of a slab, or its own if one was found.
     size: u64,
     terms: Terms,
@@ -111,7 +112,12 @@ struct Climb<'a> {
 }
 
 impl<'a> Climb<'a> {
-    fn new(shared: &Shared, lane: &'a Lane, (bytes, requested): (u64, u64), helped: bool) -> Self {
+    fn new(
+        shared: &Shared,
+        lane: &'a Lane,
+        (bytes, requested): (u64, u64),
+        helped: Option<u64>,
+    ) -> Self {
         Self {
             lane,
             bytes,
@@ -119,7 +125,7 @@ impl<'a> Climb<'a> {
             helped,
             size: bytes,
             terms: Terms::default(),
-            may_move: helped && shared.attached.get().is_some(),
+            may_move: helped.is_some() && shared.attached.get().is_some(),
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
@@ -179,14 +185,29 @@ fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
 }
 
 impl Lane {
-    /// A block for a request that the cache could not serve, with the registered steps if `helped`; `None` if memory is
-    /// short.
-    pub(super) fn climb(&self, bytes: u64, requested: u64, helped: bool) -> Result<Option<Block>> {
+    /// A block for a request that the cache could not serve, with the registered steps if `helped`, for this stream;
+    /// `None` if memory is short.
+    pub(super) fn climb(
+        &self,
+        bytes: u64,
+        requested: u64,
+        helped: Option<u64>,
+    ) -> Result<Option<Block>> {
         let shared = &self.shared;
         let found = shared.climb(&mut Climb::new(shared, self, (bytes, requested), helped));
         shared.tell();
         let block = |it: Grant| Block::new(self, it.id, shared.base + it.offset, bytes, requested);
         Ok(found?.map(block))
+    }
+
+    /// The same for a request of the lane `of`, with the registered steps; else an error.
+    pub(super) fn climb_for(&self, of: &Self, bytes: u64, requested: u64) -> Result<Block> {
+        let stream = of.timeline.uid;
+        self.climb(bytes, requested, Some(stream))?.ok_or_else(|| {
+            let recording = self.shared.recording.iter();
+            recording.for_each(|it| it.note(What::Failure { bytes: requested }, stream));
+            self.shared.out_of_memory(bytes)
+        })
     }
 }
 
@@ -257,12 +278,13 @@ impl Shared {
                 (moved, Then::Again)
             }
             _ => {
-                let stream = climb.lane.stream.timeline.uid;
+                let stream = climb.helped.take();
+                let helps = stream.is_some_and(|it| self.relieve(it, climb.bytes, false));
                 // Other threads may have freed memory meanwhile: it looks once more, and asks nobody after that.
-                climb.helped = self.relieve(stream, climb.bytes, false);
+                climb.helped = stream.filter(|_| helps);
                 match seeded!("gives-up-before-a-last-look") {
-                    true => (climb.helped, Then::Next),
-                    false => (climb.helped, Then::Restart),
+                    true => (helps, Then::Next),
+                    false => (helps, Then::Restart),
                 }
             }
         };
@@ -340,6 +362,8 @@ impl Shared {
     /// Counts a request that failed; returns its error.
     pub(crate) fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
+        // The program may end soon. What is wrong with the file is reported elsewhere.
+        (self.recording.iter()).for_each(|it| _ = it.flush());
         self.core.lock().count(Told::OutOfMemory(bytes));
         self.tell();
         Error::OutOfMemory(Box::new(figures))

@@ -195,9 +195,9 @@ impl Lane {
             // Without the lock: the application's callbacks may free parts.
             let gate = self.shared.open_lane(private.recorder.gate())?;
             let roomy =
-                (bytes < GRAPH_SEGMENT).then(|| gate.climb(GRAPH_SEGMENT, GRAPH_SEGMENT, false));
+                (bytes < GRAPH_SEGMENT).then(|| gate.climb(GRAPH_SEGMENT, GRAPH_SEGMENT, None));
             let roomy = roomy.transpose()?.flatten();
-            made = Some(roomy.map_or_else(|| gate.alloc(bytes, false), Ok)?);
+            made = Some(roomy.map_or_else(|| gate.climb_for(self, bytes, requested), Ok)?);
         }
     }
 

@@ -142,14 +142,6 @@ impl Recording {
         self.shared.note(what, stream);
     }
 
-    /// Records that a request of `bytes` failed, and flushes, because the program may end soon.
-    #[cold]
-    pub(crate) fn failed(&self, bytes: u64, stream: u64) {
-        self.shared.note(What::Failure { bytes }, stream);
-        // The error is reported elsewhere.
-        let _ = self.flush();
-    }
-
     /// Waits until everything so far is in the file.
     ///
     /// # Errors

@@ -180,6 +180,40 @@ fn moved_resized_and_captured_blocks_are_freed_once_each(device: &Device) {
 }
 
 #[test]
+fn a_request_that_fails_under_capture_is_recorded_as_it_was_made() {
+    let (folder, device) = (folder(), common::host());
+    let path = folder.path().join("log.csv");
+    let config = PoolConfig::default().limit(4 << 20).record(&path);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    assert!(pool.alloc(&stream, 5_000_001).is_err());
+    drop(capture);
+    assert!(pool.alloc(&stream, 5_000_001).is_err());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let of = |row: &str| row.split("failure").nth(1).map(str::to_owned);
+    let rows: Vec<String> = text.lines().filter_map(of).collect();
+    assert!(rows.len() == 2 && rows[0] == rows[1], "{text}");
+}
+
+#[test]
+fn what_came_before_a_growing_buffer_got_no_memory_is_in_the_file() {
+    let (folder, device) = (folder(), common::host());
+    let path = folder.path().join("log.csv");
+    let config = PoolConfig::default().limit(4 << 20).record(&path);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buffer = pool.grow_buf::<u8>(&stream, 1 << 30).unwrap();
+    for round in 0..8 {
+        let block = pool.alloc(&stream, 1000 + round).unwrap();
+        assert!(buffer.resize(5 << 20).unwrap_err().is_out_of_memory());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(&format!(",{},", 1000 + round)), "{text}");
+        drop(block);
+    }
+}
+
+#[test]
 fn each_pool_of_a_name_has_a_file_of_its_own() {
     let (folder, device) = (folder(), common::host());
     let config = PoolConfig::default().record(folder.path().join("all.csv"));

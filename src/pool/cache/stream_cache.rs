@@ -207,17 +207,11 @@ impl Lane {
             return Ok(Block::new(self, kept.id, kept.addr, kept.bytes, requested));
         }
         if is_slot(bytes)
-            && let Some(block) = self.climb(bytes, requested, false)?
+            && let Some(block) = self.climb(bytes, requested, None)?
         {
             return Ok(block);
         }
-        let bytes = bytes.next_multiple_of(UNIT);
-        self.climb(bytes, requested, true)?.ok_or_else(|| {
-            if let Some(recording) = &self.shared.recording {
-                recording.failed(requested, self.timeline.uid);
-            }
-            self.shared.out_of_memory(bytes)
-        })
+        self.climb_for(self, bytes.next_multiple_of(UNIT), requested)
     }
 
     /// A block of `bytes` from a hole that is ready: the ladder's first step.

@@ -179,5 +179,5 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if core.under_way.jobs > 0 && !in_the_way {
         return Some(Turn::Wait);
     }
-    climb.helped.then_some(Turn::Relief)
+    climb.helped.map(|_| Turn::Relief)
 }

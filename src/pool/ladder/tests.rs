@@ -17,7 +17,7 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     let shared = world.pool.shared();
     drop(world.pool.alloc(&world.streams[0], BYTES).unwrap());
     let lane = world.lane(1);
-    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), false);
+    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), None);
     let mut core = shared.core.lock();
     climb.restart(&core);
     for _ in 0..MOST_WAITS {
@@ -48,7 +48,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
     let world = World::new(PoolConfig::default());
     let (pool, shared) = (&world.pool, world.pool.shared());
     let lane = world.lane(1);
-    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), false);
+    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), None);
     for fills in [true; CACHES_LOOKED_AT_AGAIN as usize]
         .into_iter()
         .chain([false, true])
@@ -74,7 +74,7 @@ fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() 
     let lane = world.lane(1);
     let large = granule / SMALL_PART;
     for (bytes, is_large) in [(large, false), (large + 256, true)] {
-        let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+        let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
         let mut core = shared.lock_drained();
         climb.restart(&core);
         let turn = steps::merged(&mut climb, &mut core);
@@ -112,7 +112,7 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
         (true, 1 << 60, true),
     ] {
         drop(core);
-        let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+        let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
         core = shared.core.lock();
         climb.restart(&core);
         climb.terms.refused = Some(core.arena.flow().1);
@@ -150,7 +150,7 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     core.take_at(4 * BYTES, rest, lane.slot);
     drop(core);
     let bytes = 4 * BYTES;
-    let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+    let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
     climb.waits_left = 0;
     let mut core = shared.lock_drained();
     climb.restart(&core);

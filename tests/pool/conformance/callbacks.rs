@@ -17,6 +17,7 @@ on_every_device! {
     a_move_callback_may_own_the_last_handle_of_another_block,
     a_host_call_that_is_refused_lets_go_of_what_it_owns,
     a_panic_under_memory_pressure_leaves_the_pool_whole_and_nothing_behind,
+    a_pressure_callback_is_told_the_requesting_stream_under_capture_too,
     a_pool_whose_pressure_callback_owns_blocks_of_it_leaves_nothing,
     a_pressure_callback_whose_own_request_fails_gets_an_error,
     two_pools_whose_pressure_callbacks_ask_each_other_come_to_an_end,
@@ -105,6 +106,22 @@ fn a_panic_under_memory_pressure_leaves_the_pool_whole_and_nothing_behind(device
     drop(pool.alloc(&stream, 4 * granule).unwrap());
     whole(&pool);
     // That nothing is left once all is dropped is checked of every test here.
+}
+
+fn a_pressure_callback_is_told_the_requesting_stream_under_capture_too(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 4);
+    let stream = device.stream().unwrap();
+    let (tell, told) = channel();
+    pool.on_pressure(move |pressure| {
+        tell.send(pressure.stream).unwrap();
+        Relief::Exhausted
+    });
+    assert!(pool.alloc(&stream, 5 * granule).is_err());
+    let capture = stream.begin_capture().unwrap();
+    assert!(pool.alloc(&stream, 5 * granule).is_err());
+    drop((capture, pool));
+    assert_eq!(told.iter().collect::<Vec<_>>(), [stream.id(); 2]);
 }
 
 fn a_pool_whose_pressure_callback_owns_blocks_of_it_leaves_nothing(device: &Device) {

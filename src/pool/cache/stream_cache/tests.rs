@@ -436,7 +436,7 @@ fn a_lane_that_has_ended_serves_no_request() {
     drop(world.pool);
     for bytes in [BYTES, 16] {
         assert!(lane.alloc(bytes, true).is_err());
-        assert!(lane.climb(bytes, bytes, false).is_err());
+        assert!(lane.climb(bytes, bytes, None).is_err());
     }
     let core = shared.core.lock();
     core.check().unwrap();
@@ -457,7 +457,7 @@ fn a_request_on_a_lane_that_has_ended_counts_nothing() {
     let before = counted();
     for bytes in [BYTES, 16] {
         assert!(lane.alloc(bytes, true).is_err());
-        assert!(lane.climb(bytes, bytes, false).is_err());
+        assert!(lane.climb(bytes, bytes, None).is_err());
         assert_eq!(counted(), before, "{bytes}");
     }
     pool.check_invariants().unwrap();
