@@ -104,8 +104,9 @@ impl Block {
         self.addr = addr;
     }
 
-    /// Address of the first byte: a multiple of 16 and of every power of two up to 256 that divides [`Block::bytes`];
-    /// of 256 for more than 4096 bytes, under capture, and in a pool without [`slabs`](super::PoolConfig::slabs).
+    /// Address of the first byte: a multiple of 16 and of every power of two up to 256 that divides the bytes that the
+    /// block was allocated with; of 256 for more than 4096 bytes, under capture, and in a pool without
+    /// [`slabs`](super::PoolConfig::slabs).
     #[must_use]
     #[inline]
     pub fn addr(&self) -> Addr {
@@ -137,8 +138,8 @@ impl Block {
     /// is reused only once all work queued on `stream` by the drop is done, or behind a wait for it on the device.
     ///
     /// The block's own stream waits for that work only if a request finds no other memory. It waits at the drop under
-    /// capture, if 256 dropped blocks are still used, and in a pool that is watched, recorded, or set [not to use memory
-    /// whose work is done](super::PoolConfig::reuse).
+    /// capture, if 256 dropped blocks are still used, and in a pool that is watched, recorded, tracked, or set [not to use
+    /// memory whose work is done](super::PoolConfig::reuse).
     ///
     /// ```
     /// # let device = warpool::Device::host()?;

@@ -332,8 +332,8 @@ impl<T: Pod> ViewMut<'_, T> {
 
     /// Sets every element to `value` on `stream`, behind all uses of them.
     ///
-    /// A value of equal bytes is one queued fill. For other values the host copies up to 64 KiB, which it waits for,
-    /// and the device copies these to the rest.
+    /// A value of equal bytes is one queued fill. For other values the host copies up to 64 KiB, or one element, and
+    /// waits for that; the device copies these to the rest.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or, for a value of unequal bytes, under capture; what
