@@ -11,7 +11,8 @@ pub enum HandleSize {
     /// The smallest the device has. Any idle 2 MiB can be mapped where needed. A GiB of growth takes some 20 ms on an
     /// H200.
     Granule,
-    /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays where it is.
+    /// Powers of two, as large as the request allows, up to this many bytes. Growing is cheap; an idle part of a handle
+    /// stays where it is.
     UpTo(u64),
     /// A 56th of a large block or a part of the pool, whichever is more; the smallest in a pool of up to 3 GiB.
     /// The last handles of a block are smaller, so that its end wastes less than the device's smallest handle.

@@ -87,7 +87,8 @@ figures! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     BlockStats {}
 
-    /// A pool's figures of one size class. Except for peaks, small and large add up to those of [`PoolStats`].
+    /// A pool's figures of one size class. Small and large add up to those of [`PoolStats`], except for peaks, and for
+    /// what of the reserved bytes was allocated and freed.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     ClassStats {
         /// Bytes of active blocks of the class. A graph's memory counts by its segments, of at least 2 MiB if there is

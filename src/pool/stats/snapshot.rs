@@ -7,6 +7,7 @@ use std::fmt;
 use super::leaks::{LeakReport, LiveBlock, Tracker, sums};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
+use crate::heap::size_class::is_slot;
 use crate::heap::{State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::structure::Shared;
@@ -53,7 +54,7 @@ pub struct Piece {
     pub stream_name: Option<String>,
     /// The tag of a live block, in a pool that tracks.
     pub tag: Option<&'static str>,
-    /// Whether compaction may move it.
+    /// Whether compaction may move it while nothing holds it.
     pub movable: bool,
 }
 
@@ -100,15 +101,19 @@ impl Snapshot {
         holes.map(|it| it.bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of the largest hole if the movable blocks between fixed blocks were moved together.
+    /// Bytes of the largest hole if the caches were emptied, and the movable blocks between fixed blocks moved together.
     #[must_use]
     pub fn after_compaction(&self) -> u64 {
-        let is_hole = |piece: &&Piece| piece.state == PieceState::Hole;
-        let gives_way = |piece: &Piece| piece.movable || is_hole(&piece);
+        let is_free = |piece: &&Piece| match piece.state {
+            PieceState::Hole => true,
+            PieceState::Cached => !is_slot(piece.bytes),
+            _ => false,
+        };
+        let gives_way = |piece: &Piece| piece.movable || is_free(&piece);
         let runs = self.pieces.chunk_by(|below, above| {
             below.addr + below.bytes == above.addr && gives_way(below) && gives_way(above)
         });
-        let free = |run: &[Piece]| run.iter().filter(is_hole).map(|it| it.bytes).sum();
+        let free = |run: &[Piece]| run.iter().filter(is_free).map(|it| it.bytes).sum();
         runs.map(free).max().unwrap_or(0)
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::common::{Gate, on_every_device};
 use super::{MIB, small_handles, whole};
+use warpool::compact::Goal;
 use warpool::pool::{Counter, Piece, PieceState, PoolStats, Relief, SMALL_BYTES, StreamStats};
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
 
@@ -21,6 +22,7 @@ on_every_device! {
     inactive_bytes_of_each_class_are_those_beside_blocks,
     holes_and_fragmentation_are_those_of_the_snapshot,
     what_compaction_would_give_is_what_holes_sum_to_between_fixed_blocks,
+    a_full_compaction_leaves_the_hole_that_was_told_before_whatever_the_caches_keep,
     peaks_start_again_from_now_when_they_are_reset,
     a_peak_rises_with_blocks_that_the_cache_serves,
     a_class_reaches_a_peak_of_active_bytes_below_that_of_all,
@@ -427,7 +429,12 @@ fn holes_and_fragmentation_are_those_of_the_snapshot(device: &Device) {
 
 /// The most bytes of holes with nothing but movable blocks between them, of every stretch of pieces.
 fn joined_holes(pieces: &[Piece]) -> u64 {
-    let is_hole = |piece: &&Piece| piece.state == PieceState::Hole;
+    let is_hole = |piece: &&Piece| match piece.state {
+        PieceState::Hole => true,
+        // No slot of a slab.
+        PieceState::Cached => piece.bytes.is_multiple_of(256),
+        _ => false,
+    };
     let adjoins = |pair: &[Piece]| pair[0].addr + pair[0].bytes == pair[1].addr;
     let joined = |row: &[Piece]| {
         let together = row.iter().all(|piece| piece.movable || is_hole(&piece));
@@ -464,6 +471,32 @@ fn what_compaction_would_give_is_what_holes_sum_to_between_fixed_blocks(device: 
         let after = snapshot.after_compaction();
         assert_eq!(after, joined_holes(&snapshot.pieces), "step {step}");
         assert!(after >= pool.stats().largest_hole);
+    }
+}
+
+fn a_full_compaction_leaves_the_hole_that_was_told_before_whatever_the_caches_keep(
+    device: &Device,
+) {
+    for seed in 0..super::common::rounds(20) as u64 {
+        let pool = Pool::new(device, small_handles()).unwrap();
+        let stream = device.stream().unwrap();
+        let mut random = Random(seed);
+        let (mut fixed, mut movable) = (Vec::new(), Vec::new());
+        for step in 0..60 {
+            let bytes = 256 * (1 + random.below([10, 3000, 12000][step % 3]));
+            match random.below(7) {
+                0 => fixed.push(pool.alloc(&stream, bytes).unwrap()),
+                1 if !fixed.is_empty() => drop(fixed.swap_remove(0)),
+                1..5 => movable.push(pool.alloc_movable::<u8>(&stream, bytes as usize).unwrap()),
+                _ if movable.is_empty() => {}
+                _ => drop(movable.swap_remove(random.below(movable.len() as u64) as usize)),
+            }
+        }
+        let told = pool.snapshot().after_compaction();
+        pool.compact(&Goal::Full).unwrap();
+        let mut after = pool.snapshot().pieces;
+        after.iter_mut().for_each(|it| it.movable = false);
+        assert_eq!(told, joined_holes(&after), "seed {seed}");
     }
 }
 
