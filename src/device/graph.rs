@@ -261,7 +261,8 @@ impl Graph {
     /// Queues one run of the captured work on `stream`, after everything queued there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or is being captured; any error of the driver.
+    /// [`Error::Invalid`] if the stream is of another device or is being captured, if memory of the graph sleeps, or in
+    /// the closure of a kernel that uses its memory; any error of the driver.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.memory.recorder.launch(stream, self.raw)
     }

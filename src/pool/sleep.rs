@@ -108,9 +108,8 @@ impl Shared {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
         may_wait()?;
-        let before = self.core.lock().arena.reserved();
         // Idle memory is not restored. What the driver does not release sleeps with the rest.
-        let _ = self.trim(0);
+        let (trimmed, _) = self.trim(0);
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);
@@ -123,12 +122,13 @@ impl Shared {
             core = self.wait_for_others(core);
         }
         drop(core);
-        drop(self.lock_drained());
+        let before = self.lock_drained().arena.reserved();
         let outcome = self.fall_asleep(&mut asleep, prepare);
         if asleep.is_none() {
             self.open();
         }
-        outcome.map(|()| before.saturating_sub(self.core.lock().arena.reserved()))
+        let left = || self.core.lock().arena.reserved();
+        outcome.map(|()| trimmed + before.saturating_sub(left()))
     }
 
     fn fall_asleep(
