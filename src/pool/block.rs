@@ -138,8 +138,8 @@ impl Block {
     /// is reused only once all work queued on `stream` by the drop is done, or behind a wait for it on the device.
     ///
     /// The block's own stream waits for that work only if a request finds no other memory. It waits at the drop under
-    /// capture, if 256 dropped blocks are still used, and in a pool that is watched, recorded, tracked, or set [not to use
-    /// memory whose work is done](super::PoolConfig::reuse).
+    /// capture, if 256 dropped blocks are still used, and in a pool that is watched, recorded, tracked, or set [not to
+    /// use memory whose work is done](super::PoolConfig::reuse).
     ///
     /// ```
     /// # let device = warpool::Device::host()?;

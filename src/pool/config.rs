@@ -195,7 +195,8 @@ options! {
     /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
-    /// If a GPU cannot reach the pool's, [`Pool::new`](super::Pool::new) fails.
+    /// If a GPU cannot reach the pool's, [`Pool::new`](super::Pool::new) fails. Host devices have access to each other
+    /// without it.
     // The GPUs' numbers.
     peers: Vec<u32> = Vec::new(), |devices: &[&Device]| {
         let gpus = devices.iter().map(|device| device.info());

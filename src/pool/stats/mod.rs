@@ -170,8 +170,8 @@ figures! {
         /// `allocated` and `freed` count what went there, and what came back or was dropped.
         spilled: Counter,
         /// Physical bytes beside the pool, in no other figure and under no limit, 0 until the first call about movable
-        /// memory or compaction: compaction's tables (an 8,000th of the device's memory and up to 3 MiB) and flags (2 to
-        /// 128 MiB, or twice the 2,048th part of the largest block moved); 8 bytes for each handle of the
+        /// memory or compaction: compaction's tables (an 8,000th of the device's memory and up to 3 MiB) and flags (2
+        /// to 128 MiB, or twice the 2,048th part of the largest block moved); 8 bytes for each handle of the
         /// [address table](super::Pool::address_table).
         overhead: u64,
         /// Requests tried again because compaction or [`Pool::on_pressure`](super::Pool::on_pressure) made room.

@@ -58,7 +58,8 @@ pub struct Piece {
     pub movable: bool,
 }
 
-/// Every mapped byte of a pool, in address order. Made by [`Pool::snapshot`].
+/// Every mapped byte of a pool, in address order, and the blocks that [sleep](Pool::sleep). Made by
+/// [`Pool::snapshot`].
 ///
 /// `Display` prints a line for each piece.
 ///
@@ -81,8 +82,8 @@ pub struct Piece {
 pub struct Snapshot {
     /// The pieces, by address.
     pub pieces: Vec<Piece>,
-    /// Physical bytes the pool holds: all pieces except retiring ones, released handles with an old mapping left, and
-    /// growing buffers.
+    /// Physical bytes the pool holds: all pieces except retiring and sleeping ones, released handles with an old mapping
+    /// left, and growing buffers.
     pub reserved: u64,
     /// Part of these: bytes of [growing buffers](crate::pool::GrowBuf), which are no pieces.
     pub grown: u64,
@@ -101,7 +102,8 @@ impl Snapshot {
         holes.map(|it| it.bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of the largest hole if the caches were emptied, and the movable blocks between fixed blocks moved together.
+    /// Bytes of the largest hole if the caches were emptied, and the movable blocks between fixed blocks moved
+    /// together.
     #[must_use]
     pub fn after_compaction(&self) -> u64 {
         let is_free = |piece: &&Piece| match piece.state {
