@@ -257,9 +257,10 @@ impl Registry {
             let room = shelf.room(bytes).ok()?;
             Some((id, bytes, room))
         });
-        let freed = self.put_away(&spilling, rooms.collect())?;
-        let any = !freed.is_empty();
-        for block in freed {
+        let rooms: Vec<Room> = rooms.collect();
+        // If other threads hold or spill all of these first, the request looks again.
+        let any = !rooms.is_empty();
+        for block in self.put_away(&spilling, rooms)? {
             shared.set_movable(&block, false);
             match seeded!("spilled-memory-free-ahead-of-its-copy") {
                 true => drop(block),
@@ -280,22 +281,22 @@ impl Registry {
             let waited = to.down.wait_for_room();
             self.record_lacking_ahead(|state| state.lacking_to_spill(&some, to));
             match waited.and_then(|()| self.put_some_away(to, &mut some, &mut freed)) {
-                Ok(true) => {}
+                Ok(()) => {}
                 // What was freed before has to be freed behind its copies.
                 Err(error) if freed.is_empty() => return Err(error),
-                Ok(false) | Err(_) => break,
+                Err(_) => break,
             }
         }
         Ok(freed)
     }
 
-    /// The same for as many blocks as their stream has room for. Returns whether others may follow.
+    /// The same for as many blocks as their stream has room for.
     fn put_some_away(
         &self,
         to: &Arc<Spilling>,
         rooms: &mut [Option<Room>],
         freed: &mut Vec<Block>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let mut state = lock(&self.state);
         let _queueing = Queueing::begin(&to.down.stream.core().timeline);
         self.awake.check()?;
@@ -304,15 +305,12 @@ impl Registry {
             .as_ref()
             .is_some_and(|it| Arc::ptr_eq(it, to));
         if !spills || state.is_known() {
-            return Ok(false);
+            return Ok(());
         }
         for room in rooms {
-            match state.put_away(room, &to.down, &self.spilled) {
-                Ok(block) => freed.extend(block),
-                Err(_) => return Ok(false),
-            }
+            freed.extend(state.put_away(room, &to.down, &self.spilled)?);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Brings the block back if it is on the host.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Registry, Shelf, Shelved, Stretch, chosen};
 use crate::device::{Addr, Device, Stream};
 use crate::error::{Error, Result};
+use crate::host::{HostPool, HostPoolConfig};
 use crate::pool::{Pool, PoolConfig};
 use crate::sync::try_lock;
 
@@ -147,4 +148,38 @@ fn a_block_whose_copy_to_the_host_failed_once_queued_is_free_behind_it() {
     drop(block);
     assert!(!device.backend().stream_query(stream.raw()).unwrap());
     open.send(()).unwrap();
+}
+
+/// Room on the host, before which something happens once.
+struct After(HostPool, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Shelf for After {
+    fn room(&self, bytes: u64) -> Result<Box<dyn Shelved>> {
+        let first = self.1.lock().unwrap().take();
+        first.into_iter().for_each(|first| first());
+        self.0.room(bytes)
+    }
+}
+
+#[test]
+fn a_request_whose_chosen_block_another_thread_spills_first_spills_the_next_one() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let stream = device.stream().unwrap();
+    let taken = Arc::new(Mutex::new(None));
+    let (theirs, kept) = (pool.clone(), Arc::clone(&taken));
+    let other = move || {
+        let stream = theirs.device().stream().unwrap();
+        *kept.lock().unwrap() = Some(theirs.alloc(&stream, 4 << 20).unwrap());
+    };
+    let overtake = move || std::thread::spawn(other).join().unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let shelf = After(host, Mutex::new(Some(Box::new(overtake))));
+    pool.spill_to(Some(Arc::new(shelf))).unwrap();
+    let _movable = [(); 2].map(|()| pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap());
+    let block = pool.alloc(&stream, 4 << 20);
+    assert!(
+        taken.lock().unwrap().is_some() && block.is_ok(),
+        "{block:?}"
+    );
 }
