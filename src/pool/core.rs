@@ -29,7 +29,7 @@ pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
     /// The stream is a graph's gate: its blocks are segments of the graph's memory.
     pub(super) gate: bool,
-    /// Every lane of the slot has it.
+    /// Every lane of the slot has it, and every job that holds memory which waits for its stream.
     pub(super) hold: Weak<StreamIndex>,
 }
 
@@ -168,10 +168,8 @@ impl Core {
     pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>, gate: bool) -> Hold {
         let is_free = |&slot: &StreamIndex| {
             let waits = |&id: &Id| self.extents.get(id).epoch.stream == slot;
-            // Memory that a job holds waits for some stream's work.
             let no_hole = self.extents.has_none(slot) && self.slabs.has_none(slot);
-            let idle = self.under_way.jobs == 0 && no_hole && !self.retiring.iter().any(waits);
-            idle && self.is_left(slot)
+            no_hole && !self.retiring.iter().any(waits) && self.is_left(slot)
         };
         let free = (1..self.extents.slots()).find(is_free);
         let slot = free.unwrap_or_else(|| {
@@ -187,7 +185,18 @@ impl Core {
         hold
     }
 
-    /// Whether no lane has the slot any more.
+    /// Holds the slots of these epochs, whose streams may be gone, for a job.
+    pub(super) fn hold_slots(&mut self, epochs: &[Epoch]) -> Vec<Hold> {
+        let hold = |it: &Epoch| {
+            let state = self.streams[it.stream as usize].as_mut()?;
+            let hold = state.hold.upgrade().unwrap_or_else(|| it.stream.into());
+            state.hold = Arc::downgrade(&hold);
+            Some(hold)
+        };
+        epochs.iter().filter_map(hold).collect()
+    }
+
+    /// Whether no lane and no job has the slot any more.
     pub(super) fn is_left(&self, slot: StreamIndex) -> bool {
         let stream = self.streams[slot as usize].as_ref();
         stream.is_none_or(|it| it.hold.strong_count() == 0)

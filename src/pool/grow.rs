@@ -105,14 +105,15 @@ impl Core {
         let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
         let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch));
-        let waits = self.waits_for(stream, epochs);
+        let epochs: Vec<Epoch> = epochs.collect();
+        let waits = self.waits_for(stream, epochs.iter().copied());
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
         // Where the device is what limits the pool, also whether others freed memory.
         let asks = self.pace.asks() && (to_create > 0 || self.pace.most < self.limit());
         let clear = clear.into_iter().map(Part::Clear);
         let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
-        let mut job = self.begin(waits, parts);
+        let mut job = self.begin(waits, &epochs, parts);
         job.mapping = Some(Box::new(Mapping {
             stream,
             placement,

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::ask::{self, Questions};
-use super::core::Core;
+use super::core::{Core, Hold};
 use super::mapping::IdleFrame;
 use crate::arena::{HandleId, Kept, Made, Site};
 use crate::device::Phys;
@@ -64,6 +64,8 @@ pub(crate) struct Job {
     /// `None` for questions alone.
     site: Option<Site>,
     parts: Vec<Part>,
+    /// The slots whose streams' work the parts wait for.
+    _holds: Vec<Hold>,
     /// How many parts are done, and whether the one after them has its handle unmapped.
     done: usize,
     unmapped: bool,
@@ -125,11 +127,17 @@ impl Job {
 }
 
 impl Core {
-    /// Begins a job of these parts.
-    pub(super) fn begin(&mut self, questions: Questions, parts: Vec<Part>) -> Job {
+    /// Begins a job of these parts, whose memory has these epochs.
+    pub(super) fn begin(
+        &mut self,
+        questions: Questions,
+        epochs: &[Epoch],
+        parts: Vec<Part>,
+    ) -> Job {
         self.under_way.jobs += 1;
         Job {
             questions,
+            _holds: self.hold_slots(epochs),
             site: Some(self.arena.site().clone()),
             parts,
             ..Job::default()

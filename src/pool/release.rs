@@ -30,12 +30,13 @@ impl Core {
         let holes = idle.iter().map(|it| self.extents.get(it.hole).epoch);
         let holes = holes.filter(|_| !seeded!("released-under-queued-work"));
         let epochs = holes.chain(old.iter().map(|(_, old)| old.epoch));
-        let waits = self.questions(epochs, Ask::Done);
+        let epochs: Vec<Epoch> = epochs.collect();
+        let waits = self.questions(epochs.iter().copied(), Ask::Done);
         let mut parts: Vec<_> = idle.into_iter().map(Part::Idle).collect();
         parts.extend(old.into_iter().map(|(id, old)| Part::Old(id, old)));
         let refused = self.arena.take_refused().into_iter();
         parts.extend(refused.map(|(handle, phys)| Part::Refused(handle, phys)));
-        (!parts.is_empty()).then(|| self.begin(waits, parts))
+        (!parts.is_empty()).then(|| self.begin(waits, &epochs, parts))
     }
 
     /// Turns kept mappings back into stale ones, which nothing uses.

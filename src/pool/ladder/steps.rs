@@ -105,7 +105,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
     let waits = core.waits_for(stream, waited);
     let taken = vec![Part::Taken(grant, climb.size, epoch)];
-    Some(Turn::Work(core.begin(waits, taken), Then::Next))
+    Some(Turn::Work(core.begin(waits, &[epoch], taken), Then::Next))
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.

@@ -213,6 +213,20 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
 }
 
 #[test]
+fn a_slot_is_given_anew_beside_a_job_unless_that_holds_memory_of_it() {
+    let (mut made, other, held) = two();
+    let granule = made.core.arena.granule();
+    made.hole(0, granule, other);
+    drop(held);
+    let job = made.core.begin_trim(0, true).unwrap();
+    assert_eq!(made.stream().0, 3, "the job holds memory of the other");
+    assert_eq!(made.stream().0, 3, "no memory waits for the one before");
+    made.run(Some(job)).unwrap();
+    assert_eq!(made.stream().0, 2);
+    made.core.check().unwrap();
+}
+
+#[test]
 fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
     let (mut made, other, _held) = two();
     let (slot, granule) = (made.slot, made.core.arena.granule());
