@@ -59,8 +59,6 @@ pub(crate) struct Bins {
     /// Large holes that are not their bin's one hole.
     others: BTreeSet<Place>,
     filled: Bitmap,
-    /// Number of the others by power of two. A search of the set reads many cache lines, and mostly in vain.
-    others_of: [u32; 64],
 }
 
 impl Default for Bins {
@@ -68,7 +66,6 @@ impl Default for Bins {
         Self {
             heads: Box::new([NIL; MOST]),
             filled: Bitmap::EMPTY,
-            others_of: [0; 64],
             others: BTreeSet::new(),
         }
     }
@@ -85,7 +82,9 @@ impl Bins {
         let bin = bin_of(bytes);
         let head = self.heads[bin];
         if bin >= OWN && head != NIL {
-            return self.insert_other(table, id);
+            table[id as usize].older = NIL;
+            self.others.insert(place(table, id));
+            return;
         }
         let extent = &mut table[id as usize];
         extent.newer = NIL;
@@ -95,15 +94,6 @@ impl Bins {
         self.heads[bin] = id;
     }
 
-    #[cold]
-    #[inline(never)]
-    fn insert_other(&mut self, table: &mut [Extent], id: Id) {
-        table[id as usize].older = NIL;
-        let hole = place(table, id);
-        self.others_of[hole.0.ilog2() as usize] += 1;
-        self.others.insert(hole);
-    }
-
     #[inline(always)]
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
         let extent = &table[id as usize];
@@ -111,20 +101,14 @@ impl Bins {
         let bin = bin_of(extent.bytes);
         let head = self.heads[bin];
         if bin >= OWN && head != id {
-            return self.remove_other(place(table, id));
+            self.others.remove(&place(table, id));
+            return;
         }
         table[older as usize].newer = newer;
         table[newer as usize].older = older;
         let is_head = newer == NIL;
         self.heads[bin] = select_unpredictable(is_head, older, head);
         self.filled.clear_if(bin, is_head & (older == NIL));
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn remove_other(&mut self, hole: Place) {
-        self.others.remove(&hole);
-        self.others_of[hole.0.ilog2() as usize] -= 1;
     }
 
     /// The smallest hole of at least `bytes`.
@@ -139,15 +123,11 @@ impl Bins {
     /// [`Bins::best`] from the shared bin `first` on. The hole of that bin may be too small.
     #[inline]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
-        let fits = |&bin: &usize| table[self.heads[bin] as usize].bytes >= bytes;
-        let bin = first.and_then(|bin| Some(bin).filter(fits).or_else(|| self.behind(bin)));
-        let head = bin.map(|bin| self.heads[bin]);
-        let none_in = |power: u32| self.others_of[power as usize] == 0;
-        let is_first = |id: Id| (bytes.ilog2()..=table[id as usize].bytes.ilog2()).all(none_in);
-        if head.map_or(self.others.is_empty(), is_first) {
-            return head;
-        }
-        self.filed(table, bytes).next()
+        let bins = std::iter::successors(first, |&bin| self.behind(bin));
+        let mut heads = bins.map(|bin| place(table, self.heads[bin]));
+        let head = heads.find(|hole| hole.0 >= bytes);
+        let other = self.others.range((bytes, 0, 0)..).next().copied();
+        head.into_iter().chain(other).min().map(|(_, _, id)| id)
     }
 
     /// The first bin behind `bin` that has a hole.
@@ -194,16 +174,13 @@ impl Bins {
                 (newer, id) = (id, extent.older);
             }
         }
-        let mut counted = [0; 64];
         for &other in &self.others {
             let extent = table.get(other.2 as usize);
             let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
             let is_its = extent.filter(fits).is_some() && place(table, other.2) == other;
             ensure!(is_its => "{other:?} is said of {extent:?}");
             filed.push(other.2);
-            counted[other.0.ilog2() as usize] += 1;
         }
-        ensure!(counted == self.others_of => "{counted:?} others are there, not as counted");
         Ok(filed)
     }
 }
