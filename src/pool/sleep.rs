@@ -23,19 +23,14 @@ use crate::device::{Addr, lock, may_wait};
 use crate::error::{Error, Result, refuse};
 use crate::seeded::seeded;
 
-/// Number of parts; more hide no more of the driver's time.
+/// Number of parts, or more if there are gaps; more hide no more of the driver's time.
 const PARTS: u64 = 16;
 
 /// Most bytes of a part, unless one handle has more: two or three milliseconds of the bus, or sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Frames in address order, by their start.
-#[derive(Default)]
-struct Part {
-    frames: Vec<(Addr, FrameId)>,
-    bytes: u64,
-    end: Addr,
-}
+/// Frames in address order, by their start and end.
+type Part = Vec<(Addr, Addr, FrameId)>;
 
 impl Sleeping {
     /// Waits for all copies, and tries again if the driver fails: memory must not be unmapped under them.
@@ -46,10 +41,11 @@ impl Sleeping {
 
 /// What lies of `ranges` in `part`.
 fn clip(ranges: &Ranges, part: &Part) -> Ranges {
-    let from = part.frames.first().map_or(part.end, |(start, _)| *start);
+    let (from, to) = (part.first(), part.last());
+    let (from, to) = (from.map_or(0, |it| it.0), to.map_or(0, |it| it.1));
     let first = ranges.partition_point(|(start, bytes)| start + bytes <= from);
     let within = |&(start, bytes): &(Addr, u64)| {
-        let (start, end) = (start.max(from), (start + bytes).min(part.end));
+        let (start, end) = (start.max(from), (start + bytes).min(to));
         (start < end).then(|| (start, end - start))
     };
     ranges[first..].iter().map_while(within).collect()
@@ -223,22 +219,15 @@ impl Shared {
         let within = |start| core.arena.frame_at(start).is_some();
         let mut frames: Vec<_> = (core.arena.frames())
             .filter(|(_, it)| within(it.start) || !seeded!("growing-buffers-stay-awake"))
-            .map(|(id, it)| (core.arena.site().addr(it.start), it, id))
-            .filter(|(start, it, _)| start + it.bytes <= end)
+            .map(|(id, it)| (core.arena.site().addr(it.start), it.bytes, id))
+            .map(|(start, bytes, id)| (start, start + bytes, id))
+            .filter(|(_, to, _)| *to <= end)
             .collect();
-        frames.sort_unstable_by_key(|(start, ..)| *start);
-        let most = frames.iter().map(|(_, it, _)| it.bytes).sum::<u64>() / PARTS;
-        let mut parts: Vec<Part> = Vec::new();
-        for (start, frame, id) in frames {
-            if parts.last().is_none_or(|it| it.bytes >= most.min(PART)) {
-                parts.push(Part::default());
-            }
-            if let Some(part) = parts.last_mut() {
-                part.frames.push((start, id));
-                (part.bytes, part.end) = (part.bytes + frame.bytes, start + frame.bytes);
-            }
-        }
-        (parts, live)
+        frames.sort_unstable();
+        let most = frames.iter().map(|(from, to, _)| to - from).sum::<u64>() / PARTS;
+        let part = |it: &(Addr, Addr, FrameId)| it.0 / most.clamp(1, PART);
+        let parts = frames.chunk_by(|below, above| part(below) == part(above));
+        (parts.map(<[_]>::to_vec).collect(), live)
     }
 
     /// Saves the contents and unmaps all frames, each part while the next is copied. Stops at the first failure.
@@ -256,15 +245,15 @@ impl Shared {
             if !seeded!("taken-down-under-its-copies") {
                 event.synchronize()?;
             }
-            sleeping.end = part.end;
+            sleeping.end = part.last().map_or(sleeping.end, |it| it.1);
             self.take_all_down(part)?;
         }
         Ok(())
     }
 
     fn take_all_down(&self, part: &Part) -> Result<()> {
-        let mut each = part.frames.iter();
-        each.try_for_each(|&(_, id)| self.take_down(id, Arena::fell_asleep).map(drop))
+        let mut each = part.iter();
+        each.try_for_each(|&(.., id)| self.take_down(id, Arena::fell_asleep).map(drop))
     }
 
     /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.
@@ -301,7 +290,7 @@ impl Shared {
 
     fn make_again(&self, part: &Part) -> Result<()> {
         let site = self.core.lock().arena.site().clone();
-        for &(_, id) in &part.frames {
+        for &(.., id) in part {
             let frame = self.core.lock().arena.frame(id);
             if frame.awake {
                 continue;
