@@ -112,25 +112,18 @@ pub struct LeakReport {
     pub blocks: Vec<LiveBlock>,
 }
 
-impl LeakReport {
-    /// (name, bytes, blocks) by tag, most bytes first; by stream in a pool that does not track.
-    #[must_use]
-    #[doc(hidden)]
-    pub fn holders(&self) -> Vec<(String, u64, u64)> {
-        let name =
-            |block: &LiveBlock| (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
-        sums(self.blocks.iter().map(|block| (name(block), block.bytes)))
-    }
-}
-
-/// (key, bytes, blocks) by key, most bytes first.
-pub(super) fn sums<K: Ord>(blocks: impl Iterator<Item = (K, u64)>) -> Vec<(K, u64, u64)> {
-    let mut sums: BTreeMap<K, (u64, u64)> = BTreeMap::new();
-    for (key, bytes) in blocks {
-        let (sum, blocks) = sums.entry(key).or_default();
+/// (name, bytes, blocks) of blocks by tag, or by stream in the `words` for it; most bytes first.
+pub(in crate::pool) fn holders(
+    blocks: impl Iterator<Item = (Result<&'static str, u64>, u64)>,
+    words: impl Fn(u64) -> String,
+) -> Vec<(String, u64, u64)> {
+    let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for (of, bytes) in blocks {
+        let (sum, blocks) = sums.entry(of).or_default();
         (*sum, *blocks) = (*sum + bytes, *blocks + 1);
     }
-    let holders = sums.into_iter().map(|(key, sum)| (key, sum.0, sum.1));
+    let name = |of: Result<&str, u64>| of.map_or_else(&words, str::to_owned);
+    let holders = sums.into_iter().map(|(of, sum)| (name(of), sum.0, sum.1));
     let mut holders: Vec<_> = holders.collect();
     holders.sort_by_key(|&(_, bytes, _)| Reverse(bytes));
     holders
@@ -184,11 +177,10 @@ impl Tracker {
         lock(&self.entries).live.insert(addr, entry);
     }
 
-    /// The sums by tag.
-    pub(super) fn sums(&self) -> Vec<(Result<&'static str, u64>, u64, u64)> {
+    pub(super) fn holders(&self, words: impl Fn(u64) -> String) -> Vec<(String, u64, u64)> {
         let Entries { live, moving } = &*lock(&self.entries);
         let all = live.values().chain(moving.iter().flatten());
-        sums(all.map(|it| (it.tag.ok_or(it.stream), it.bytes)))
+        holders(all.map(|it| (it.tag.ok_or(it.stream), it.bytes)), words)
     }
 
     /// The live blocks, without their streams' names.

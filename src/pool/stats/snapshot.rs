@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use super::leaks::{LeakReport, LiveBlock, Tracker, sums};
+use super::leaks::{LeakReport, LiveBlock, Tracker, holders};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::size_class::is_slot;
@@ -176,20 +176,13 @@ impl Shared {
         LeakReport { blocks }
     }
 
-    /// [`LeakReport::holders`], by `pieces` in a pool that does not track.
+    /// Who holds what; by `pieces` in a pool that does not track.
     pub(crate) fn holders(&self, pieces: &[Piece]) -> Vec<(String, u64, u64)> {
-        let sums = match &self.tracker {
-            Some(tracker) => tracker.sums(),
-            None => {
-                let live = pieces.iter().filter(|it| it.state == PieceState::Live);
-                sums(live.map(|it| (it.tag.ok_or(it.stream.unwrap_or(0)), it.bytes)))
-            }
-        };
         let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
-        let named = |(of, bytes, blocks): (Result<&str, u64>, u64, u64)| {
-            (of.map_or_else(words, str::to_owned), bytes, blocks)
-        };
-        sums.into_iter().map(named).collect()
+        let live = pieces.iter().filter(|it| it.state == PieceState::Live);
+        let live = live.map(|it| (it.tag.ok_or(it.stream.unwrap_or(0)), it.bytes));
+        let tracked = self.tracker.as_ref().map(|it| it.holders(words));
+        tracked.unwrap_or_else(|| holders(live, words))
     }
 
     /// A snapshot without names and tags.
