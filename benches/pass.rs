@@ -111,6 +111,40 @@ fn under_a_budget(device: &Device) {
     card.verify();
 }
 
+/// Steps of a pool of many small blocks, before each of which the program allocates and frees one: host time by
+/// number of blocks.
+fn beside_requests(device: &Device) {
+    for blocks in [1000, 4000, 16_000, 64_000] {
+        let pool = Pool::new(device, PoolConfig::default()).expect("a pool");
+        let stream = device.stream().expect("a stream");
+        let mut random = 1_u64;
+        let mut drawn = || {
+            random = (random.wrapping_mul(6_364_136_223_846_793_005)).wrapping_add(1_442_695_041);
+            512 + (random >> 40) as usize % 4096
+        };
+        let alloc = |bytes| pool.alloc_movable::<u8>(&stream, bytes).expect("a block");
+        let mut live: Vec<_> = (0..2 * blocks).map(|_| Some(alloc(drawn()))).collect();
+        live.iter_mut().step_by(2).for_each(|block| *block = None);
+        let budget = Budget::bytes(1 << 20);
+        let mut pass = (pool.begin_compaction(Goal::Full, budget)).expect("a pass");
+        let mut times = Vec::new();
+        for _ in 0..60 {
+            drop(alloc(3000));
+            let begun = Instant::now();
+            let moved = pass.step().expect("a step");
+            times.push(begun.elapsed().as_secs_f64() * 1e6);
+            if moved.finished {
+                break;
+            }
+        }
+        let of = |percent| percentile(times.clone(), percent);
+        let (p50, most, steps) = (of(50), of(100), times.len());
+        println!(
+            "{blocks} blocks, {steps} steps of 1 MiB beside requests: host p50 {p50:.0} us, most {most:.0} us"
+        );
+    }
+}
+
 /// The part of the card up to which the report's request should be served at once.
 const NEARLY_FULL: f64 = 0.97;
 
@@ -216,5 +250,6 @@ fn main() {
     let device = common::device();
     full(&device);
     under_a_budget(&device);
+    beside_requests(&device);
     requests(&device);
 }
