@@ -56,10 +56,20 @@ impl Drop for Queueing<'_> {
 }
 
 impl Awake {
+    /// A moment for [`Awake::is_since`].
+    pub(crate) fn moment(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Whether the memory was awake at that moment, and has been all the time since.
+    pub(crate) fn is_since(&self, moment: u64) -> bool {
+        moment.is_multiple_of(2) && moment == self.moment()
+    }
+
     /// # Errors
     /// [`Error::Invalid`] while the memory sleeps.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.suspended.load(Ordering::SeqCst) == 0 || seeded!("sleeping-memory-is-used") {
+        match self.moment().is_multiple_of(2) || seeded!("sleeping-memory-is-used") {
             true => Ok(()),
             false => Err(Error::invalid("memory", "it sleeps: wake its pool first")),
         }
@@ -94,7 +104,7 @@ impl Device {
             let why = "one is being captured: end the capture first";
             return Err(Error::invalid("stream", why));
         }
-        awake.suspended.store(1, Ordering::SeqCst);
+        awake.changes.fetch_add(1, Ordering::SeqCst);
         self.inner.suspended.fetch_add(1, Ordering::SeqCst);
         let all: Vec<Arc<Timeline>> = {
             let known = self.timelines();
@@ -119,7 +129,7 @@ impl Device {
 
     /// Lets operations use the memory again.
     pub(crate) fn resume(&self, awake: &Awake) {
-        awake.suspended.store(0, Ordering::SeqCst);
+        awake.changes.fetch_add(1, Ordering::SeqCst);
         self.inner.suspended.fetch_sub(1, Ordering::SeqCst);
     }
 

@@ -273,5 +273,6 @@ pub(super) struct Turns {
 /// Whether operations may use the memory.
 #[derive(Debug, Default)]
 pub(crate) struct Awake {
-    pub(super) suspended: AtomicU64,
+    /// How often it was suspended and resumed: odd while it is suspended.
+    pub(super) changes: AtomicU64,
 }

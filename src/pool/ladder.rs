@@ -8,6 +8,7 @@ mod steps;
 
 use std::sync::atomic::Ordering;
 
+use super::APPLICATION_RANK;
 use super::ask::Questions;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
@@ -219,6 +220,10 @@ impl Shared {
         let (mut at, mut looks) = (0, false);
         while let Some(step) = step(at, looks) {
             core.refuse_asleep()?;
+            // While the pool falls asleep the registered steps do nothing, and that may wait for the caller.
+            if climb.relieved {
+                self.awake.check()?;
+            }
             // The steps from the second on call the driver, or wait for others that do. A host call may not: the
             // driver, or they, may wait for the stream that runs it.
             refuse!(at > 0 && is_running() => "thread",
@@ -326,8 +331,11 @@ impl Shared {
             figures: &|| self.figures(bytes),
         };
         let mut helps = steps.iter().map_while(|(rank, step)| {
-            let _asked = Asked::of(self.uid, *rank)?;
-            Some(step(&need) == Relief::Retry)
+            let (_asked, moment) = (Asked::of(self.uid, *rank)?, self.awake.moment());
+            let helps = step(&need) == Relief::Retry;
+            // A pool that slept refused a step of the crate, which would do more now.
+            let slept = *rank < APPLICATION_RANK && !self.awake.is_since(moment);
+            Some(helps || slept)
         });
         let helped = settled || helps.any(|helps| helps);
         (self.retries).fetch_add(u64::from(helped), Ordering::Relaxed);

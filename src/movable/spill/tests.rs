@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Registry, Shelf, Shelved, Stretch, chosen};
 use crate::device::{Addr, Device, Stream};
 use crate::error::{Error, Result};
-use crate::host::{HostPool, HostPoolConfig};
-use crate::pool::{Pool, PoolConfig};
+use crate::host::{Contents, HostPool, HostPoolConfig};
+use crate::pool::{Need, Pool, PoolConfig, Relief};
 use crate::sync::try_lock;
 
 /// Room that takes nothing, and counts how often it goes, and how often under the registry's lock.
@@ -182,4 +182,61 @@ fn a_request_whose_chosen_block_another_thread_spills_first_spills_the_next_one(
         taken.lock().unwrap().is_some() && block.is_ok(),
         "{block:?}"
     );
+}
+
+#[test]
+fn a_request_that_finds_the_pool_asleep_as_it_spills_looks_again_also_if_it_is_awake_by_then() {
+    let device = Device::host().unwrap();
+    let config = PoolConfig::default().limit(8 << 20).sleeps(true);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let theirs = pool.clone();
+    let sleep = move || _ = theirs.sleep(&[], Contents::Discarded).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let shelf = After(host, Mutex::new(Some(Box::new(sleep))));
+    pool.spill_to(Some(Arc::new(shelf))).unwrap();
+    let woken = wakes(&pool, 199);
+    let _movable = pool.alloc_movable::<u8>(&stream, 6 << 20).unwrap();
+    let block = pool.alloc(&stream, 6 << 20);
+    woken.lock().unwrap().take();
+    let asleep = |error: &Error| error.to_string().contains("sleep");
+    assert!(block.as_ref().err().is_none_or(asleep), "{block:?}");
+    pool.wake(&[]).unwrap();
+    pool.alloc(&stream, 6 << 20).unwrap();
+}
+
+/// Has a step of this rank wake the pool, which is let go of by what is returned.
+fn wakes(pool: &Pool, rank: u8) -> Arc<Mutex<Option<Pool>>> {
+    let pool_of = Arc::new(Mutex::new(Some(pool.clone())));
+    let its = Arc::clone(&pool_of);
+    let wake = move |_: &Need<'_>| {
+        let pool = its.lock().unwrap().clone();
+        pool.map(|pool| pool.wake(&[]).unwrap());
+        Relief::Exhausted
+    };
+    pool.shared().add_relief(rank, Arc::new(wake));
+    pool_of
+}
+
+#[test]
+fn a_request_for_which_a_pool_that_sleeps_moves_nothing_looks_again() {
+    let device = Device::host().unwrap();
+    let config = PoolConfig::default().limit(4 << 20).sleeps(true);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let mut blocks = [(); 4].map(|()| Some(pool.alloc_movable::<u8>(&stream, 1 << 20).unwrap()));
+    (blocks[0], blocks[2]) = (None, None);
+    // Another thread does, just before and just after.
+    let theirs = Mutex::new(Some(pool.clone()));
+    let sleep = move |_: &Need<'_>| {
+        let pool = theirs.lock().unwrap().take();
+        pool.map(|pool| pool.sleep(&[], Contents::Discarded).unwrap());
+        Relief::Exhausted
+    };
+    pool.shared().add_relief(1, Arc::new(sleep));
+    let woken = wakes(&pool, 199);
+    assert!(pool.shared().relieve(stream.id(), 2 << 20, false));
+    woken.lock().unwrap().take();
+    pool.wake(&[]).unwrap();
+    pool.alloc(&stream, 2 << 20).unwrap();
 }
