@@ -90,6 +90,7 @@ pub(crate) use structure::{
 };
 pub use structure::{Device, Stream};
 use structure::{DeviceInner, Turns};
+pub(crate) use timeline::is_under_capture;
 
 use crate::error::{Error, Result};
 pub(crate) use crate::sync::lock;

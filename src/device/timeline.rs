@@ -58,12 +58,24 @@ impl Drop for HeldEvent {
     }
 }
 
+const UNDER_CAPTURE: &str =
+    "it is being captured: nothing of it can be waited for until the capture ends";
+
 /// The error of waiting for a stream under capture, which runs nothing.
 fn under_capture() -> Error {
-    Error::invalid(
-        "stream",
-        "it is being captured: nothing of it can be waited for until the capture ends",
-    )
+    Error::invalid("stream", UNDER_CAPTURE)
+}
+
+/// Whether this is the error of waiting for a stream under capture.
+pub(crate) fn is_under_capture(error: &Error) -> bool {
+    matches!(error, Error::Invalid { why, .. } if why == UNDER_CAPTURE)
+}
+
+/// The error of waiting for a stream whose capture the driver failed to end.
+fn stuck() -> Error {
+    let why =
+        "the driver failed to end its capture: nothing of it can be waited for until that ends";
+    Error::invalid("stream", why)
 }
 
 impl fmt::Debug for Timeline {
@@ -295,9 +307,11 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(None);
         }
-        if self.recorder().is_some() || self.is_stuck() {
+        let captured = self.recorder().is_some();
+        if captured || self.is_stuck() {
             // The work before the capture has its mark, perhaps since the first look; a record now would be part of it.
-            return self.made_mark(tick).map(Some).ok_or_else(under_capture);
+            let error = if captured { under_capture } else { stuck };
+            return self.made_mark(tick).map(Some).ok_or_else(error);
         }
         let event = Arc::new(self.device.take_event()?);
         let backend = self.device.backend();
@@ -338,6 +352,11 @@ impl Timeline {
     /// a driver may keep this thread until the stream has room. An error comes again from the wait.
     pub(crate) fn record_ahead(&self, tick: u64) {
         let _ = self.mark(tick);
+    }
+
+    /// Whether `tick` can be waited for: no record closes a tick that is open while the stream is under capture.
+    pub(crate) fn may_close(&self, tick: u64) -> bool {
+        !self.is_captured() || self.done() >= tick || self.made_mark(tick).is_some()
     }
 
     /// Whether this stream is already ordered after `tick` of `other`, as far as is known without a driver
@@ -480,7 +499,7 @@ impl Timeline {
     pub(super) fn sync_raw(&self, stream: RawStream) -> Result<()> {
         let backend = self.device.backend();
         if self.stuck.load(Ordering::Acquire) > 0 && backend.stream_capturing(stream)? {
-            return Err(under_capture());
+            return Err(stuck());
         }
         backend.stream_sync(stream)
     }

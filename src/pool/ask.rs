@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::core::{Core, is_done};
 use super::tuning::{HOLES_LOOKED_AT, PENDING_LOOKED_AT};
-use crate::device::{Timeline, raise};
+use crate::device::{Timeline, is_under_capture, raise};
 use crate::error::Result;
 use crate::heap::{Epoch, StreamIndex, size_class::is_slot};
 
@@ -22,7 +22,8 @@ pub(crate) enum Ask {
 
 pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
-/// Asks all the questions, also after an error, and counts the queued waits. Returns the first error.
+/// Asks all the questions, also after an error, and counts the queued waits. Returns the first error, or the first of
+/// those that are not of a stream under capture.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
     let mut outcome = Ok(());
     for (timeline, ask) in questions {
@@ -34,7 +35,10 @@ pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
                 (mine.wait_for(timeline, *tick)).map(|queued| *waits += u64::from(queued))
             }
         };
-        outcome = outcome.and(asked);
+        outcome = match outcome {
+            Err(error) if is_under_capture(&error) => asked.and(Err(error)),
+            outcome => outcome.and(asked),
+        };
     }
     outcome
 }

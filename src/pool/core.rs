@@ -221,6 +221,12 @@ impl Core {
         self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
 
+    /// Whether the work up to `epoch` can be waited for: see [`Timeline::may_close`].
+    pub(super) fn may_wait(&self, epoch: Epoch) -> bool {
+        let stream = self.streams[epoch.stream as usize].as_ref();
+        stream.is_none_or(|it| it.timeline.may_close(epoch.tick))
+    }
+
     /// The last tick of `owner`'s stream that `slot`'s stream is known to run behind, without asking the driver.
     pub(super) fn covered(&self, slot: StreamIndex, owner: StreamIndex) -> u64 {
         if owner == slot || owner == FRESH {

@@ -76,9 +76,11 @@ impl Core {
             .filter(move |&other| other != slot)
     }
 
-    /// The smallest hole of at least `bytes`, even if its stream still uses it.
+    /// The smallest hole of at least `bytes` that can be waited for.
     pub(super) fn smallest_hole(&self, bytes: u64) -> Option<Id> {
-        let holes = (1..self.extents.slots()).filter_map(|slot| self.extents.best(slot, bytes));
+        let may_wait = |id: &Id| self.may_wait(self.extents.get(*id).epoch);
+        let first = |slot| self.extents.holes_of(slot, bytes).find(may_wait);
+        let holes = (1..self.extents.slots()).filter_map(first);
         holes.min_by_key(|&id| self.extents.get(id).bytes)
     }
 
@@ -92,6 +94,7 @@ impl Core {
         waits: &mut Questions,
     ) -> bool {
         let behind = self.hole_behind(id, bytes);
+        let behind = behind.filter(|(_, hole)| self.may_wait(hole.epoch));
         let asked = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
         *waits = self.waits_for(slot, asked.map(|(_, hole)| hole.epoch));
         let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
@@ -128,7 +131,7 @@ impl Core {
         Some(self.make_slab(stream, block, bytes))
     }
 
-    /// A free slot that is ready, or with `pending` any free slot; slabs of the stream itself first.
+    /// A free slot that is ready, or with `pending` one that can be waited for; slabs of the stream itself first.
     pub(super) fn look_for_slot(
         &self,
         stream: StreamIndex,
@@ -138,7 +141,8 @@ impl Core {
         let owners = std::iter::once(stream).chain(self.others(stream, false));
         let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
         self.slabs.find(bytes, owners, looks, |history| {
-            pending || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
+            let waits = pending && self.may_wait(history);
+            waits || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
         })
     }
 

@@ -18,7 +18,7 @@ use super::stats::Told;
 use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
 use super::tuning::MOST_WAITS;
-use crate::device::{is_running, lock};
+use crate::device::{is_running, is_under_capture, lock};
 use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
@@ -239,15 +239,18 @@ impl Shared {
                     drop(core);
                     let outcome = job.run();
                     let mut core = self.core.lock();
-                    if let Some(block) = core.end(outcome)? {
-                        if !is_mapping {
-                            core.count(Told::StreamWait(climb.size));
+                    match core.end(outcome) {
+                        Ok(Some(block)) => {
+                            if !is_mapping {
+                                core.count(Told::StreamWait(climb.size));
+                            }
+                            let grant = climb.cut(&mut core, block);
+                            return climb.served(core, grant);
                         }
-                        let grant = climb.cut(&mut core, block);
-                        return climb.served(core, grant);
-                    }
-                    if is_mapping {
-                        climb.terms.refused = Some(core.arena.flow().1);
+                        Ok(None) if is_mapping => climb.terms.refused = Some(core.arena.flow().1),
+                        // What a stream used as its capture began is not ready: other memory may be.
+                        Err(error) if !is_under_capture(&error) => return Err(error),
+                        _ => {}
                     }
                     (core, then)
                 }

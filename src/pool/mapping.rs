@@ -45,7 +45,9 @@ impl Core {
 
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let usable = |hole: &Extent| terms.pending || self.is_behind(stream, hole.epoch);
+        let usable = |hole: &Extent| {
+            self.is_behind(stream, hole.epoch) || terms.pending && self.may_wait(hole.epoch)
+        };
         let placement = cheapest(&self.extents, bytes, self.arena.granule(), usable)?;
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
@@ -68,7 +70,7 @@ impl Core {
         })
     }
 
-    /// Frames of `usable` holes outside `placement`; those of one hole ascend.
+    /// Frames of `usable` holes outside `placement` that can be waited for; those of one hole ascend.
     ///
     /// Holes that consist of whole frames come first: other holes leave parts of frames, which fit few requests.
     /// Then small holes come before large ones, which large requests need.
@@ -81,7 +83,8 @@ impl Core {
             return Vec::new();
         }
         let holes = self.extents.holes_from(self.arena.granule());
-        let mut holes: Vec<Id> = holes.filter(|&id| usable(self.extents.get(id))).collect();
+        let goes = |it: &Extent| usable(it) && self.may_wait(it.epoch);
+        let mut holes: Vec<Id> = holes.filter(|&id| goes(self.extents.get(id))).collect();
         holes.sort_by_cached_key(|&id| {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
             (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)

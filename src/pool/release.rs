@@ -11,6 +11,7 @@ use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
 use crate::arena::Kept;
+use crate::device::is_under_capture;
 use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Id, NIL, State};
@@ -18,8 +19,11 @@ use crate::seeded::seeded;
 
 impl Core {
     /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
-    /// refused before. Frames of one hole ascend.
-    fn begin_release(&mut self, idle: &[IdleFrame], mut old: Vec<Id>) -> Option<Job> {
+    /// refused before. Frames of one hole ascend. Mappings that cannot be waited for stay, unless the pool falls asleep.
+    fn begin_release(&mut self, idle: &[IdleFrame], old: Vec<Id>) -> Option<Job> {
+        let goes = |id: &Id| self.asleep || self.may_wait(self.extents.get(*id).epoch);
+        let (mut old, left): (Vec<Id>, Vec<Id>) = old.into_iter().partition(goes);
+        self.retiring.extend(left);
         let handles = idle.iter().map(|it| it.frame.handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
@@ -181,7 +185,9 @@ impl Shared {
         self.give_used(&mut self.core.lock());
         let asked = self.work(|core| Job::asking(core.ask_of_all(ask)));
         self.core.lock().merge_done();
-        used.and(asked)
+        // Memory of a stream under capture is not idle.
+        let is_lasting = |it: &Result<()>| !it.as_ref().is_err_and(is_under_capture);
+        [used, asked].into_iter().filter(is_lasting).collect()
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::lock;
+use crate::device::{Capture, Stream, lock};
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::tuning::{CACHES_LOOKED_AT_AGAIN, SMALL_PART};
 use crate::pool::{Attached, Block, HandleSize, PoolConfig, Relief};
 use crate::sync::Mutex;
 
 const BYTES: u64 = 4096;
+
+const MIB: u64 = 1 << 20;
 
 #[test]
 fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
@@ -254,4 +256,123 @@ fn a_request_that_waits_for_jobs_of_others_looks_again_once_one_has_ended() {
         shared.core.lock().under_way.jobs = 0;
         assert_eq!(looks, Ok("looks"));
     });
+}
+
+/// A pool, and a capture of its first stream. Of 12 MiB that are free that stream freed `last` as the capture began: they
+/// wait for a record that the capture forbids. A third stream freed the others.
+fn freed_as_a_capture_begins(config: PoolConfig, last: u64) -> (World, Stream, Capture) {
+    let config = config.slabs(false).cache_bytes(0).overlap_bytes(0);
+    let world = World::new(config.reuse(false, true));
+    let (pool, home) = (&world.pool, &world.streams[0]);
+    let third = pool.device().stream().unwrap();
+    let freed = [(home, last), (&third, 12 * MIB - last)];
+    let freed = freed.map(|(of, bytes)| (bytes > 0).then(|| pool.alloc(of, bytes).unwrap()));
+    drop(freed);
+    let (lane, capture) = (world.lane(0), home.begin_capture().unwrap());
+    let mut core = pool.shared().lock_drained();
+    let id = core.extents.best(lane.slot, last).unwrap();
+    let open = Epoch::new(lane.slot, lane.open_tick());
+    core.extents.set_epoch(id, open);
+    drop(core);
+    (world, third, capture)
+}
+
+#[test]
+fn a_request_takes_new_memory_in_place_of_what_a_stream_freed_as_its_capture_began() {
+    let unlimited = PoolConfig::default();
+    for config in [unlimited.clone(), unlimited.limit(24 * MIB)] {
+        let (world, _third, capture) = freed_as_a_capture_begins(config, 12 * MIB);
+        let (pool, stream) = (&world.pool, &world.streams[1]);
+        let block = pool.alloc(stream, 12 * MIB).unwrap();
+        assert_eq!(pool.stats().reserved.current, 24 * MIB);
+        drop((block, capture));
+        pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_request_is_out_of_memory_while_only_what_a_stream_freed_as_its_capture_began_is_left() {
+    let config = PoolConfig::default().limit(12 * MIB);
+    let (world, _third, capture) = freed_as_a_capture_begins(config, 12 * MIB);
+    let (pool, stream) = (&world.pool, &world.streams[1]);
+    let failed = pool.alloc(stream, 12 * MIB).unwrap_err();
+    assert!(failed.is_out_of_memory(), "{failed}");
+    let mut grown = pool.grow_buf::<u8>(stream, 64 << 20).unwrap();
+    let failed = grown.resize(12 << 20).unwrap_err();
+    assert!(failed.is_out_of_memory(), "{failed}");
+    pool.check_invariants().unwrap();
+    drop(capture);
+    drop(pool.alloc(stream, 12 * MIB).unwrap());
+    grown.resize(12 << 20).unwrap();
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_request_takes_the_memory_of_others_beside_what_a_stream_freed_as_its_capture_began() {
+    for last in [2 * MIB, 4 * MIB] {
+        let config = PoolConfig::default().limit(12 * MIB);
+        let (world, _third, _capture) = freed_as_a_capture_begins(config, last);
+        let (pool, stream) = (&world.pool, &world.streams[1]);
+        // What was freed as the capture began is the smaller hole.
+        let block = pool.alloc(stream, last).unwrap();
+        let most = pool.alloc(stream, 12 * MIB - 2 * last).unwrap();
+        assert!(pool.alloc(stream, last).unwrap_err().is_out_of_memory());
+        drop((block, most));
+        pool.check_invariants().unwrap();
+        assert_eq!(pool.trim(0).unwrap(), 12 * MIB - last);
+        pool.check_invariants().unwrap();
+    }
+}
+
+/// A pool without a free hole, and what the others hold.
+fn filled(config: PoolConfig) -> (World, Block) {
+    let world = World::new(config.overlap_bytes(0).slack(0.0));
+    let (pool, stream) = (&world.pool, &world.streams[1]);
+    drop(pool.alloc(stream, BYTES).unwrap());
+    let rest = pool.shared().lock_drained().extents.largest_hole();
+    let rest = pool.alloc(stream, rest).unwrap();
+    (world, rest)
+}
+
+#[test]
+fn a_request_goes_past_a_batch_of_a_stream_whose_capture_began_meanwhile() {
+    let (world, rest) = filled(PoolConfig::default().slabs(false));
+    let (pool, [home, stream]) = (&world.pool, &world.streams);
+    let lane = world.lane(0);
+    drop([(); 512].map(|()| pool.alloc(home, BYTES).unwrap()));
+    lane.hand_over(BYTES, &mut pool.shared().core.lock());
+    let _capture = home.begin_capture().unwrap();
+    let mut state = crate::sync::latch(&pool.shared().transfer.state);
+    assert!(!state.batches.is_empty());
+    (state.batches.iter_mut()).for_each(|it| it.tick = lane.open_tick());
+    drop(state);
+    drop((pool.alloc(stream, BYTES).unwrap(), rest));
+}
+
+#[test]
+fn a_request_goes_past_a_block_that_a_stream_used_as_its_capture_began() {
+    let (world, rest) = filled(PoolConfig::default().slabs(false));
+    let (pool, [home, stream]) = (&world.pool, &world.streams);
+    let third = pool.device().stream().unwrap();
+    let its = pool.shared().lane(&third).unwrap().unwrap();
+    let used = std::mem::ManuallyDrop::new(pool.alloc(&third, 2 * MIB).unwrap());
+    let _capture = home.begin_capture().unwrap();
+    let lane = world.lane(0);
+    assert!(its.free_used(&used, vec![(Arc::clone(&lane.timeline), lane.open_tick())]));
+    drop((pool.alloc(stream, 2 * MIB).unwrap(), rest));
+}
+
+#[test]
+fn a_request_goes_past_a_slot_that_a_stream_freed_as_its_capture_began() {
+    let (world, rest) = filled(PoolConfig::default().cache_bytes(0));
+    let (pool, [home, stream]) = (&world.pool, &world.streams);
+    let (shared, lane) = (pool.shared(), world.lane(0));
+    let freed = std::mem::ManuallyDrop::new(pool.alloc(home, 256).unwrap());
+    let capture = home.begin_capture().unwrap();
+    let (id, offset) = (freed.id(), freed.addr() - shared.base);
+    let open = Epoch::new(lane.slot, lane.open_tick());
+    (shared.core.lock()).give_granted(Grant { id, offset }, 256, open);
+    let others = [(); 512].map(|()| pool.alloc(stream, 256).unwrap());
+    assert!(others.iter().all(|it| it.addr() != freed.addr()));
+    drop((capture, others, rest));
 }
