@@ -31,9 +31,11 @@ pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
             Ask::Progress(least, most) => timeline.poll(*least, *most).map(drop),
             Ask::Reached(tick) => timeline.poll_to(*tick).map(drop),
             Ask::Done(tick) => timeline.sync_to(*tick),
-            Ask::Behind(mine, tick) => {
-                (mine.wait_for(timeline, *tick)).map(|queued| *waits += u64::from(queued))
-            }
+            Ask::Behind(mine, tick) => match mine.wait_for(timeline, *tick) {
+                // Another thread dropped it meanwhile, and what it freed waits for nothing more.
+                Err(_) if mine.raw().is_none() => Ok(()),
+                waited => waited.map(|queued| *waits += u64::from(queued)),
+            },
         };
         outcome = match outcome {
             Err(error) if is_under_capture(&error) => asked.and(Err(error)),

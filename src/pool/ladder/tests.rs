@@ -376,3 +376,28 @@ fn a_request_goes_past_a_slot_that_a_stream_freed_as_its_capture_began() {
     assert!(others.iter().all(|it| it.addr() != freed.addr()));
     drop((capture, others, rest));
 }
+
+#[test]
+fn a_stream_that_another_thread_drops_is_not_made_to_wait_for_what_a_request_found_it_to_lack() {
+    let (world, rest) = filled(PoolConfig::default().slabs(false));
+    let (pool, [home, _]) = (&world.pool, &world.streams);
+    let (shared, third) = (pool.shared(), pool.device().stream().unwrap());
+    let its = shared.lane(&third).unwrap().unwrap();
+    let used = std::mem::ManuallyDrop::new(pool.alloc(&third, 2 * MIB).unwrap());
+    let capture = home.begin_capture().unwrap();
+    let theirs = Arc::clone(&home.core().timeline);
+    let open = theirs.open_tick();
+    assert!(its.free_used(&used, vec![(theirs, open)]));
+    let (lane, timeline) = (world.lane(1), Arc::clone(&its.timeline));
+    let mut climb = Climb::new(shared, &lane, (2 * MIB, 2 * MIB), None);
+    let turn = steps::used(&mut climb, &mut shared.core.lock());
+    let Some(Turn::Work(job, Then::Look)) = turn else {
+        panic!("it fits");
+    };
+    drop((its, third));
+    drop(capture);
+    assert!(timeline.raw().is_none(), "the stream is gone");
+    let ran = job.run();
+    shared.core.lock().end(ran).unwrap();
+    drop(rest);
+}
