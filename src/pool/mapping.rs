@@ -46,7 +46,7 @@ impl Core {
     /// Plans the mapping of a request; `None` if no gap fits, or nothing needs to be mapped.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let usable = |hole: &Extent| {
-            self.is_behind(stream, hole.epoch) || terms.pending && self.may_wait(hole.epoch)
+            terms.pending && self.may_wait(hole.epoch) || self.is_behind(stream, hole.epoch)
         };
         let placement = cheapest(&self.extents, bytes, self.arena.granule(), usable)?;
         let refused = self.is_refused(terms);
