@@ -18,6 +18,8 @@
 //! queued. One launch moves a block whole. Only a cycle of blocks takes several; if one of them
 //! fails, those before it are undone.
 //!
+//! A plan for `Goal::Full` has the moves of a few steps.
+//!
 //! The next step continues with the rest of the plan, provided that no hole was made or taken since
 //! and that no block to move was pinned. Otherwise it plans again, with the blocks freed, pinned or
 //! allocated since as part of its layout. The last step plans again too: blocks may have been

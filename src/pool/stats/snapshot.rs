@@ -176,7 +176,7 @@ impl Shared {
         LeakReport { blocks }
     }
 
-    /// Who holds what; by `pieces` in a pool that does not track.
+    /// (name, bytes, blocks) of live blocks by tag; in a pool that does not track, by stream, from `pieces`.
     pub(crate) fn holders(&self, pieces: &[Piece]) -> Vec<(String, u64, u64)> {
         let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
         let live = pieces.iter().filter(|it| it.state == PieceState::Live);
