@@ -15,7 +15,6 @@
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
 //! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH` | as cargo sets them | an error |
 //! | `CARGO_FEATURE_CONVERT`, `CARGO_FEATURE_RUSTACUDA`, `CARGO_MAKEFLAGS` | as cargo sets them | no conversions; no lazy libcuda; one job at a time |
-//! | `CARGO_CFG_WARPOOL_SEEDED` | set under `--cfg warpool_seeded`: the host kernels have their known faults to put in | without |
 //!
 //! A variable set to nothing is not set. A value that cannot be what the variable is for is an
 //! error that names it; `CUDA_COMPUTE_CAP`, `NVCC_CCBIN` and the toolkit's places are not read where

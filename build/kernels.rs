@@ -48,9 +48,6 @@ fn sources(folder: &str, extension: &str) -> Result<Vec<PathBuf>, String> {
 /// information and no C++ library, so that the crate asks for no libstdc++.
 pub fn compile_host() -> Result<(), String> {
     let mut build = cc::Build::new();
-    if std::env::var_os("CARGO_CFG_WARPOOL_SEEDED").is_some() {
-        build.define("WP_SEEDED_FAULTS", None);
-    }
     build
         .cpp(true)
         .std("c++17")

@@ -11,6 +11,30 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+FAULTS = Path("tests/seeded-bugs.diff")
+TREE = Path("target/seeded/tree")
+NAMED = re.compile(r'(?:seeded!|WP_SEEDED)\(\s*"([a-z0-9-]+)"')
+# What the copy of the tree has beside the faults: which of them is in.
+IS_IN_RUST = """
+/// Whether WARPOOL_SEEDED names `fault`.
+pub(crate) fn is_in(fault: &str) -> bool {
+    static NAMED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let named = NAMED.get_or_init(|| std::env::var("WARPOOL_SEEDED").ok());
+    named.as_deref() == Some(fault)
+}
+"""
+IS_IN_CPP = """
+#ifdef __CUDACC__
+#define WP_SEEDED(fault) false
+#else
+#include <stdlib.h>
+inline bool is_seeded(const char *fault) {
+    const char *named = getenv("WARPOOL_SEEDED");
+    return named != nullptr && strcmp(named, fault) == 0;
+}
+#define WP_SEEDED(fault) is_seeded(fault)
+#endif
+"""
 # Test executables, and which of their tests, in the order they are tried.
 TARGETS = [
     ("pool", "regressions::"),
@@ -212,12 +236,67 @@ PROGRAM = "warpool"
 BUNDLE = "executables.tar.xz"
 
 
+def hunks():
+    """(file, lines before, lines with the fault) of every change of the sources."""
+    found = []
+    for line in FAULTS.read_text().splitlines(keepends=True):
+        if line.startswith("+++ "):
+            path = line.split("/", 1)[1].strip()
+        elif line.startswith("@@"):
+            found.append((path, [], []))
+        elif not line.startswith("--- "):
+            _, before, after = found[-1]
+            if line[0] in " -":
+                before.append(line[1:])
+            if line[0] in " +":
+                after.append(line[1:])
+    return [(path, "".join(before), "".join(after)) for path, before, after in found]
+
+
+def planted():
+    """The texts of the files that the copy of the tree has otherwise."""
+    texts, places = {}, {}
+    for path, before, after in hunks():
+        text = texts.setdefault(path, Path(path).read_text())
+        if text.count(before) != 1:
+            sys.exit(f"{FAULTS}: {path} has these lines {text.count(before)} times, not once:\n{before}")
+        places.setdefault(path, []).append((text.index(before), before, after))
+    for path, changes in places.items():
+        for at, before, after in sorted(changes, reverse=True):
+            texts[path] = texts[path][:at] + after + texts[path][at + len(before) :]
+        texts[path] = texts[path].replace("seeded!(", "crate::seeded::is_in(")
+    for path, module in [("src/lib.rs", "mod seeded;"), ("src/bin/warpool.rs", '#[path = "../seeded.rs"]\nmod seeded;')]:
+        texts[path] = texts.get(path, Path(path).read_text()) + f"\n{module}\n"
+    texts["src/seeded.rs"] = IS_IN_RUST
+    shim = "kernels/host/shim.h"
+    texts[shim] = Path(shim).read_text().replace('#include "warpool.h"\n', f'#include "warpool.h"\n{IS_IN_CPP}', 1)
+    return texts
+
+
+def plant():
+    """Makes the copy of the tree; a file that is as before stays, so that little is built again."""
+    texts = planted()
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], check=True, stdout=subprocess.PIPE, text=True)
+    wanted = {path: Path(path).read_bytes() for path in listed.stdout.splitlines() if Path(path).is_file()}
+    wanted |= {path: text.encode() for path, text in texts.items()}
+    for path, content in wanted.items():
+        copy = TREE / path
+        if not copy.is_file() or copy.read_bytes() != content:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(content)
+    for copy in [copy for copy in TREE.rglob("*") if copy.is_file() and "target" not in copy.relative_to(TREE).parts]:
+        if str(copy.relative_to(TREE)) not in wanted:
+            copy.unlink()
+
+
 def build():
     """The test executables by name, and the program that tests run."""
+    plant()
     wanted = []
     for target in dict([*TARGETS, REPLAY]):
         wanted += {"lib": ["--lib"], "bin": ["--bin", "warpool"]}.get(target, ["--test", target])
-    command = ["cargo", "test", "-j2", "--no-run", "--no-default-features", "--features"]
+    command = ["cargo", "test", "--manifest-path", TREE / "Cargo.toml"]
+    command += ["-j2", "--no-run", "--no-default-features", "--features"]
     command += ["sanitize,cli,convert,nccl", "--target-dir", "target/seeded", *wanted]
     command += ["--message-format=json-render-diagnostics"]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -253,14 +332,8 @@ def laid(folder):
 
 
 def faults():
-    """(name, file) of every fault in src, and in the kernels that the host runs."""
-    paths = sorted(Path("src").rglob("*.rs"))
-    paths += sorted(path for path in Path("kernels").rglob("*") if path.is_file())
-    named = []
-    for path in paths:
-        for name in re.findall(r'(?:seeded!|WP_SEEDED)\(\s*"([a-z0-9-]+)"', path.read_text()):
-            named.append((name, str(path)))
-    return named
+    """(name, file) of every fault."""
+    return [(name, path) for path, _, after in hunks() for name in NAMED.findall(after)]
 
 
 def cases(log):
@@ -349,7 +422,7 @@ def main():
     twice = {name for name, _ in known if sum(name == other for other, _ in known) > 1}
     unknown = set(args.faults) - {name for name, _ in known}
     if twice or unknown:
-        sys.exit(f"named twice in src: {sorted(twice)}; not in src: {sorted(unknown)}")
+        sys.exit(f"named twice: {sorted(twice)}; no fault: {sorted(unknown)}")
     executables = laid(args.at) if args.at else build()
     if args.lay:
         return lay(executables, args.lay)

@@ -8,11 +8,12 @@
 #   scripts/seeded-bugs.sh --lay FOLDER  builds alone; python3 scripts/seeded-bugs.py --at FOLDER runs
 #                                        that where there is no Rust
 #
-# The faults are the places in src that say `seeded!("NAME")`; one build under --cfg warpool_seeded
-# has them all, and WARPOOL_SEEDED says which is in. First everything must pass with none in.
+# The faults are the places in tests/seeded-bugs.diff that say `seeded!("NAME")`, in the kernels
+# `WP_SEEDED("NAME")`. One build of a copy of the tree, target/seeded/tree, has them all, and
+# WARPOOL_SEEDED says which is in. First everything must pass with none in.
 # Programs are drawn from a fixed seed (PROPTEST_RNG_SEED), so a figure is the same each time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export RUSTFLAGS="${RUSTFLAGS:-} --cfg warpool_seeded" WARPOOL_CUDA="${WARPOOL_CUDA:-off}"
+export WARPOOL_CUDA="${WARPOOL_CUDA:-off}"
 export CARGO_PROFILE_DEV_DEBUG=0
 exec python3 scripts/seeded-bugs.py "$@"

@@ -118,7 +118,6 @@ pub mod recompute;
 mod record;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
-mod seeded;
 mod sync;
 
 pub use device::{Capture, Device, Event, Graph, Stream};

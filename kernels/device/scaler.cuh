@@ -40,7 +40,7 @@ WP_HD float fitted_scale(float most, int top) {
     if (bits > F32::MAX) return power_f32(WP_SCALER_EXPONENT);
     /* For a subnormal number, the largest possible exponent. */
     const int exponent = (int)(bits >> F32::MAN) - 127 + ((bits & ((1u << F32::MAN) - 1)) != 0 ? 1 : 0);
-    const int power = top - exponent - (WP_SEEDED("fitted-scale-twice-too-large") ? -1 : 0);
+    const int power = top - exponent;
     return power_f32(power > WP_SCALER_EXPONENT ? WP_SCALER_EXPONENT : power < -WP_SCALER_EXPONENT ? -WP_SCALER_EXPONENT : power);
 }
 
@@ -57,7 +57,7 @@ WP_HD void update_scaler(wp_scaler &s) {
     s.updates++;
     s.skip = s.found;
     if (s.found != 0) {
-        s.scale = WP_SEEDED("scale-backs-off-to-nothing") ? s.scale * s.backoff : bounded_scale(s.scale * s.backoff);
+        s.scale = bounded_scale(s.scale * s.backoff);
         s.good_steps = 0;
         s.skipped++;
     } else if (grows) {
@@ -65,7 +65,7 @@ WP_HD void update_scaler(wp_scaler &s) {
         s.good_steps = 0;
     }
     s.found = 0;
-    if (!(grows && WP_SEEDED("inverse-scale-stays-after-growth"))) s.inverse = 1.0f / s.scale;
+    s.inverse = 1.0f / s.scale;
 }
 
 /* One launch of wp_scaler_update. */
@@ -78,7 +78,7 @@ WP_HD void end_step(const wp_scaler_update &a) {
     }
     if (float *largest = (float *)a.largest) {
         largest[1] = largest[0];
-        if (!WP_SEEDED("largest-of-the-step-before-kept")) largest[0] = 0.0f;
+        largest[0] = 0.0f;
     }
 }
 

@@ -18,23 +18,6 @@
 #define WP_HD inline __attribute__((always_inline))
 #endif
 
-/*
- * Whether the fault with this name is inserted: never, except in the host kernels of a build under
- * `--cfg warpool_seeded`, where the environment variable WARPOOL_SEEDED names it (src/seeded.rs).
- */
-#if defined(WP_SEEDED_FAULTS) && !defined(__CUDACC__)
-#include <stdlib.h>
-namespace wp {
-inline bool is_seeded(const char *fault) {
-    const char *named = getenv("WARPOOL_SEEDED");
-    return named != nullptr && strcmp(named, fault) == 0;
-}
-}  // namespace wp
-#define WP_SEEDED(fault) wp::is_seeded(fault)
-#else
-#define WP_SEEDED(fault) false
-#endif
-
 namespace wp {
 
 using u8 = unsigned char;

@@ -29,7 +29,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 
 use frames::Frames;
 pub(crate) use frames::{Frame, FrameId, HandleId};
@@ -76,8 +75,7 @@ impl Kept {
 
     /// Whether it maps `frame` at `offset`.
     pub(crate) fn is_of(&self, frame: &Frame, offset: u64) -> bool {
-        let same = self.handle == frame.handle || seeded!("kept-mapping-of-another-handle");
-        self.start == offset && same
+        self.start == offset && self.handle == frame.handle
     }
 }
 
@@ -411,7 +409,7 @@ impl Arena {
 
     /// Removes the record of a handle given up if its memory is freed.
     fn forget_if_gone(&mut self, handle: HandleId) {
-        let stands = self.stale_of.contains_key(&handle) && !seeded!("stale-mappings-hold-nothing");
+        let stands = self.stale_of.contains_key(&handle);
         if let Entry::Occupied(leaving) = self.leaving.entry(handle)
             && leaving.get().released
             && !stands

@@ -2,7 +2,6 @@
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 
 /// The start of an arena's addresses, and their device. Needs no lock: a caller has exclusive use of the
 /// addresses that it passes.
@@ -79,11 +78,9 @@ impl Site {
     /// Any error of the driver if the handle could not be created.
     pub(crate) fn make(&self, offset: u64, bytes: u64) -> Result<Made> {
         let phys = self.device.backend().create(bytes)?;
-        let unmapped = self.map(offset, bytes, phys).err().map(|error| {
-            // The first error is the one to report.
-            let lost = seeded!("handle-lost-when-its-map-fails");
-            (error, lost || self.release(phys).is_ok())
-        });
+        let unmapped = self.map(offset, bytes, phys).err();
+        // The first error is the one to report.
+        let unmapped = unmapped.map(|error| (error, self.release(phys).is_ok()));
         Ok(Made {
             offset,
             bytes,

@@ -28,8 +28,6 @@ mod progress;
 mod record;
 #[path = "warpool/replay.rs"]
 mod replay;
-#[path = "../seeded.rs"]
-mod seeded;
 #[cfg(test)]
 #[path = "../../tests/common/watched.rs"]
 #[allow(dead_code, reason = "shared with the suites")]

@@ -10,7 +10,6 @@ use super::transport::{Act, Call, KeptTransport, Transport};
 use crate::device::{Access, AccessKind, Note, OutsideCapture, Recorder, Stream, Use, ordered};
 use crate::error::{Error, Result, refuse};
 use crate::pool::{View, ViewMut};
-use crate::seeded::seeded;
 
 /// Collectives of one rank on one stream, which [`Collectives::run`] queues together;
 /// [`Comm::on`](super::Comm::on) makes it. Put sends and receives that wait for each other into one group.
@@ -77,14 +76,12 @@ impl<'a> Collectives<'a> {
     }
 
     fn reads<T: Pod>(&mut self, view: &View<'a, T>) {
-        let unordered = seeded!("collective-reads-unordered");
-        self.uses.push(view.used().filter(|_| !unordered));
+        self.uses.push(view.used());
         self.accesses.push(Access::read(view.addr(), view.bytes()));
     }
 
     fn writes<T: Pod>(&mut self, view: &ViewMut<'a, T>) {
-        let unordered = seeded!("collective-writes-unordered");
-        self.uses.push(view.used().filter(|_| !unordered));
+        self.uses.push(view.used());
         self.accesses.push(Access::write(view.addr(), view.bytes()));
     }
 

@@ -1,7 +1,6 @@
 //! The part of a plan that one step executes, within its budget.
 
 use super::plan::{Batch, CostModel, Move, Plan};
-use crate::seeded::seeded;
 
 /// The fraction of a time budget that the predicted time of a step may take.
 const CAUTION: f64 = 0.85;
@@ -149,8 +148,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
             Batch::Disjoint(_) => Batch::Disjoint(left.take(moves.iter())),
             Batch::Slide { upward, .. } => {
                 // An upward slide starts with its highest move: no other move reads its destination.
-                let from_above = *upward && !seeded!("upward-slide-cut-from-below");
-                let mut moves = match from_above {
+                let mut moves = match *upward {
                     true => left.take(moves.iter().rev()),
                     false => left.take(moves.iter()),
                 };

@@ -16,7 +16,6 @@ use super::sanitizer_hooks::SanitizerHooks;
 use super::task::Task;
 use crate::error::Result;
 use crate::pool::Epoch;
-use crate::seeded::seeded;
 
 /// The moves of a queued launch, and the direction if it is a slide (`true`: upward).
 type Queued = (Vec<Move>, Option<bool>);
@@ -32,7 +31,6 @@ impl Step<'_> {
     ) -> Result<()> {
         #[cfg(feature = "sanitize")]
         let hooks = SanitizerHooks::around(&self.mover.stream, moves, pieces, self.shared.base);
-        let before = self.before();
         let mut queued = Vec::new();
         let outcome = self.queue_pieces(pieces, task, &mut queued);
         if outcome.is_err() {
@@ -43,12 +41,12 @@ impl Step<'_> {
         #[cfg(feature = "sanitize")]
         hooks.after(&self.mover.stream, outcome.is_ok());
         if outcome.is_ok() {
-            self.made(moves, pieces.iter().map(Batch::bytes).sum(), before);
+            self.made(moves, pieces.iter().map(Batch::bytes).sum());
         } else if !queued.is_empty() {
             let stay = moves.iter().map(|m| Move { dst: m.src, ..*m });
-            self.book(&stay.collect::<Vec<_>>(), before);
+            self.book(&stay.collect::<Vec<_>>());
         }
-        self.book_written(moves, &queued, outcome.is_ok(), before);
+        self.book_written(moves, &queued, outcome.is_ok());
         outcome
     }
 
@@ -72,7 +70,7 @@ impl Step<'_> {
     fn take_back(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) {
         let mut back: Vec<Move> = part.iter().map(reversed).collect();
         back.sort_unstable_by_key(|m| m.src);
-        let slide = slide.map(|upward| !upward ^ seeded!("slide-taken-back-the-same-way"));
+        let slide = slide.map(|upward| !upward);
         let part = Part {
             slide,
             moves: &back,
@@ -100,10 +98,10 @@ impl Step<'_> {
 
     /// Records as free in the heap what the launches wrote where no block ends up, after the
     /// launches.
-    fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
+    fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool) {
         let parts = queued.iter().flat_map(|(part, _)| part);
         let holes = written_free(moves, parts, arrived);
-        let tick = self.tick(before);
+        let tick = self.tick();
         self.core.book_written(&holes, Epoch::new(self.slot, tick));
     }
 }

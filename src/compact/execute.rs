@@ -38,7 +38,6 @@ use super::task::{Aim, KeptPlan, Owners, Task};
 use crate::device::Timeline;
 use crate::error::{Error, Result};
 use crate::pool::{Core, Epoch, Shared};
-use crate::seeded::seeded;
 
 /// The work of one step, or of all steps of a compaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -80,13 +79,8 @@ pub(super) struct Step<'a> {
 impl Step<'_> {
     /// Makes the moving stream wait for every use of the memory that `batches` touch.
     fn wait(&mut self, batches: &[Batch]) -> Result<()> {
-        if !seeded!("moves-do-not-wait-for-holes") {
-            self.core.wait_for_holes(self.slot)?;
-        }
+        self.core.wait_for_holes(self.slot)?;
         let timeline = self.timeline;
-        if seeded!("moves-do-not-wait-for-uses") {
-            return Ok(());
-        }
         for m in batches.iter().flat_map(Batch::moves) {
             self.owners.uses(m.src, &mut |theirs, tick| {
                 timeline.wait_for(theirs, tick).map(|_| ())
@@ -102,12 +96,11 @@ impl Step<'_> {
         for batch in batches {
             parts.extend(self.mover.parts(batch, reserved));
         }
-        let before = self.before();
         let mut queued = 0;
         let outcome = self.queue(&parts, task, &mut queued);
         for part in &parts[..queued] {
             let bytes = part.moves.iter().map(|m| m.bytes).sum();
-            self.made(part.moves, bytes, before);
+            self.made(part.moves, bytes);
         }
         outcome
     }
@@ -154,9 +147,9 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records queued moves that copy `bytes` bytes; `before` is the tick before them.
-    pub(super) fn made(&mut self, moves: &[Move], bytes: u64, before: u64) {
-        self.book(moves, before);
+    /// Records queued moves that copy `bytes` bytes.
+    pub(super) fn made(&mut self, moves: &[Move], bytes: u64) {
+        self.book(moves);
         self.ways.add(moves);
         self.bytes += bytes;
         self.moves += moves.len();
@@ -164,8 +157,8 @@ impl Step<'_> {
 
     /// Records in the heap that the blocks are at the destinations of `moves`, once the queued work
     /// is done.
-    pub(super) fn book(&mut self, moves: &[Move], before: u64) {
-        let tick = self.tick(before);
+    pub(super) fn book(&mut self, moves: &[Move]) {
+        let tick = self.tick();
         let mut ascending: Vec<Move> = moves.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
@@ -173,17 +166,9 @@ impl Step<'_> {
         self.owners.moved(&ascending, &ids, tick);
     }
 
-    /// The last tick recorded before the work that is queued next.
-    pub(super) fn before(&self) -> u64 {
-        self.timeline.open_tick() - 1
-    }
-
     /// The tick after everything queued so far.
-    pub(super) fn tick(&self, before: u64) -> u64 {
-        match seeded!("moved-block-ready-a-record-early") {
-            true => before,
-            false => self.timeline.open_tick(),
-        }
+    pub(super) fn tick(&self) -> u64 {
+        self.timeline.open_tick()
     }
 }
 
@@ -262,11 +247,6 @@ pub(crate) fn step(
     let Some((plan, batches, fresh)) = planned(&core, owners, task, ahead) else {
         return Ok(Outcome::nothing(false));
     };
-    if seeded!("free-during-plan") {
-        drop(core);
-        std::thread::sleep(std::time::Duration::from_micros(200));
-        core = shared.core.lock();
-    }
     if batches.is_empty() {
         return Ok(Outcome::nothing(true));
     }

@@ -8,7 +8,6 @@ use super::plan::Move;
 use super::task::Owners;
 use crate::error::{Error, Result};
 use crate::pool::{Epoch, Run, Shared};
-use crate::seeded::seeded;
 
 /// The result of joining.
 #[derive(Default)]
@@ -178,9 +177,6 @@ fn wait_for_uses(
     core: &crate::pool::Core,
     timeline: &crate::device::Timeline,
 ) -> Result<()> {
-    if seeded!("runs-joined-under-their-uses") {
-        return Ok(());
-    }
     let inside = |&(at, _, taken): &(u64, u64, bool)| taken && (run.start..run.end).contains(&at);
     for (at, _, _) in core.mapped_extents().filter(inside) {
         owners.uses(at, &mut |theirs, tick| {

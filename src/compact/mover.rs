@@ -13,7 +13,6 @@ use super::plan::{Batch, Move, VOID};
 use crate::device::{Addr, COMPACTION, Device, Event, Launch, Overhead, Scratch, Stream, beside};
 use crate::driver::abi;
 use crate::error::Result;
-use crate::seeded::seeded;
 
 /// Number of places for tables.
 const PLACES: usize = 4;
@@ -129,16 +128,12 @@ impl Mover {
         // recorded. The upload waits for the launch that read this place, `PLACES` uploads ago.
         // Waiting for the latest launch would block the host in the copy until that launch is done.
         self.read[(self.next + PLACES - 1) % PLACES].record(&self.stream)?;
-        if !seeded!("table-overwritten-while-in-use") {
-            self.upload.wait(&self.read[self.next])?;
-        }
+        self.upload.wait(&self.read[self.next])?;
         self.backlog.add_copy(image.len() as u64);
         self.images.push_back((u64::MAX, image));
         self.copy(addr)?;
-        if !seeded!("moves-before-their-table") {
-            self.uploaded.record(&self.upload)?;
-            self.stream.wait(&self.uploaded)?;
-        }
+        self.uploaded.record(&self.upload)?;
+        self.stream.wait(&self.uploaded)?;
         let copied = self.images.iter_mut().rev();
         let copied = copied.take_while(|(tick, _)| *tick == u64::MAX);
         copied.for_each(|(tick, _)| *tick = timeline.open_tick());
@@ -205,7 +200,7 @@ impl Mover {
         });
         // A part's destinations may overlap the sources of the part in the direction of the slide,
         // so that part goes first.
-        if upward && !seeded!("upward-parts-from-below") {
+        if upward {
             parts.reverse();
         }
         parts
@@ -314,9 +309,7 @@ impl Mover {
         // SAFETY: the caller's obligations are the backend's.
         unsafe {
             let backend = self.stream.device().backend();
-            let early = seeded!("patch-before-move") && matches!(launch, Launch::Patch(_));
-            let stream = if early { &self.upload } else { &self.stream };
-            backend.launch(launch, stream.raw())
+            backend.launch(launch, self.stream.raw())
         }
     }
 

@@ -11,7 +11,6 @@ use super::plan::ranges::difference;
 use super::plan::{Batch, Move, Plan, Planner};
 use super::task::{Aim, KeptPlan, Owners, Task, extent, extents_of};
 use crate::pool::Core;
-use crate::seeded::seeded;
 
 /// The budget of the search under the lock, after a plan made without it no longer applies.
 const LOCKED_BUDGET: usize = 16;
@@ -78,14 +77,9 @@ impl SpeculativePlan {
             // Another thread made a large enough hole: nothing has to move any more.
             return Err(());
         }
-        let whole = plan.batches.len();
-        let hold = match seeded!("stale-plan-made-unchecked") {
-            true => whole,
-            false => playable(&mut touched(core, owners, &plan.batches), &plan.batches),
-        };
-        match hold {
+        match playable(&mut touched(core, owners, &plan.batches), &plan.batches) {
             0 => Err(()),
-            _ => Ok((Some(first_batches(plan, hold)), false)),
+            hold => Ok((Some(first_batches(plan, hold)), false)),
         }
     }
 }

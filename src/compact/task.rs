@@ -10,7 +10,6 @@ use super::plan::{Batch, Goal, Move, Plan, Planner};
 use crate::device::{Event, Timeline};
 use crate::error::Result;
 use crate::pool::Core;
-use crate::seeded::seeded;
 
 /// The owners of the blocks that may move.
 pub(crate) trait Owners {
@@ -87,13 +86,12 @@ impl KeptPlan {
     ) -> Option<Vec<Batch>> {
         let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
         let changed = self.changes != core.extents.changes();
-        if !same_goal || (changed && !seeded!("kept-plan-outlives-changes")) {
+        if !same_goal || changed {
             return None;
         }
         let batches = cut(&self.plan, task.budget, task.most_moves);
         let mut moves = batches.iter().flat_map(Batch::moves);
-        let may_move =
-            |m: &Move| owners.may_move(m.src) || seeded!("kept-plan-moves-pinned-blocks");
+        let may_move = |m: &Move| owners.may_move(m.src);
         moves.all(may_move).then_some(batches)
     }
 }

@@ -5,7 +5,6 @@ use super::{Element, Rounding, Rows, RowsMut, View, ViewMut};
 use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 
 use bytemuck::Pod;
 
@@ -230,8 +229,7 @@ impl<'a> Plan<'a> {
             enough("amax", amax.len(), 1)?;
             self.args.amax = amax.addr();
         }
-        let amax = how.amax.as_ref().map(written);
-        let ranges = self.ranges(amax.filter(|_| !seeded!("amax-write-not-ordered")));
+        let ranges = self.ranges(how.amax.as_ref().map(written));
         // SAFETY: the caller's requirement.
         unsafe { queue_with(stream, ranges, &Launch::Quantize(self.args)) }
     }

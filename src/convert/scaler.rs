@@ -19,7 +19,6 @@ use crate::device::{Event, Launch, Stream, TableUses, Use, beside, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
-use crate::seeded::seeded;
 
 /// The initial scale and its changes. The default is the common one of mixed-precision training: 65536,
 /// doubled after 2000 good steps in a row, halved on overflow.
@@ -436,13 +435,11 @@ impl PendingState {
     /// # Errors
     /// Any error of the driver.
     pub fn ready(&self) -> Result<Option<ScalerState>> {
-        Ok(
-            if self.event.is_done()? || seeded!("state-read-before-it-came") {
-                Some(self.decode())
-            } else {
-                None
-            },
-        )
+        Ok(if self.event.is_done()? {
+            Some(self.decode())
+        } else {
+            None
+        })
     }
 
     /// Waits for the read.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::structure::{GraphRecord, TableRecord, Timeline};
-use crate::seeded::seeded;
 
 /// Number of entries above which they are merged.
 const MANY: usize = 24;
@@ -100,8 +99,7 @@ impl Span {
 
     pub(super) fn meets(&self, other: &Self) -> bool {
         let disjoint = self.to <= other.from || other.to <= self.from;
-        let kept_out = disjoint && !seeded!("parts-of-a-buffer-taken-for-all");
-        !kept_out && (self.writes || (other.writes || seeded!("readers-wait-for-readers")))
+        !disjoint && (self.writes || other.writes)
     }
 }
 
@@ -174,7 +172,7 @@ impl Entry {
             return false;
         }
         if self.by.is_beside(&old.by) {
-            let later = self.by.tick() >= old.by.tick() || seeded!("later-use-taken-for-known");
+            let later = self.by.tick() >= old.by.tick();
             return self.span.writes >= old.span.writes && later;
         }
         let behind = waited && self.span.writes;
@@ -304,8 +302,6 @@ impl Entry {
     /// Extends this entry by the bytes of `other`, which is of the same stream.
     fn widen(&mut self, other: &Self) {
         self.span = self.span.joined(&other.span);
-        if !seeded!("widened-entry-keeps-the-older-tick") {
-            self.by.raise(&other.by);
-        }
+        self.by.raise(&other.by);
     }
 }

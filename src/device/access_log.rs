@@ -32,7 +32,6 @@ use std::sync::atomic::Ordering;
 use super::access_entries::{By, END, Entries, Entry, Span, raise};
 use super::host_call::{is_running, without_any};
 use super::{GraphRecord, Recorder, Timeline};
-use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, latch, latch_mut};
 
 /// Bits of a tick in a word; the other bits are the stream's uid.
@@ -229,15 +228,9 @@ impl AccessLog {
         own: Option<&Arc<GraphRecord>>,
         waits: &mut Waits,
     ) {
-        let span = match seeded!("shrunk-part-not-waited-for") {
-            true => span,
-            false => self.widened(span),
-        };
+        let span = self.widened(span);
         let entries = latch(&self.entries);
         for entry in entries.iter().filter(|entry| span.meets(&entry.span)) {
-            if seeded!("readers-not-waited-for") && !entry.span.writes {
-                continue;
-            }
             match &entry.by {
                 By::Home(tick) => waits.add(stream, home, *tick),
                 By::Stream(timeline, tick) => waits.add(stream, timeline, *tick),
@@ -303,9 +296,7 @@ impl AccessLog {
             Some(uid) if reads_all && waited && !entries.iter().any(repeated) => {
                 self.reader.store(word(uid, by.tick()), Ordering::Release);
             }
-            _ if span.writes && !seeded!("reader-outlives-a-write") => {
-                self.reader.store(0, Ordering::Release)
-            }
+            _ if span.writes => self.reader.store(0, Ordering::Release),
             _ => {}
         }
     }
@@ -361,7 +352,7 @@ impl AccessLog {
     pub(crate) fn leave(&mut self) -> Option<Left> {
         let entries = latch_mut(&mut self.entries);
         let at_home = entries.iter().all(|entry| matches!(entry.by, By::Home(_)));
-        if at_home || seeded!("typed-uses-forgotten-by-the-free") {
+        if at_home {
             return None;
         }
         let entries = std::mem::take(entries);

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use super::lock;
 use super::structure::{Awake, Device, Timeline};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{AtomicU64, pause};
 
 /// How long to wait for running operations before the memory is left awake. One of them may be on this
@@ -69,7 +68,7 @@ impl Awake {
     /// # Errors
     /// [`Error::Invalid`] while the memory sleeps.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.moment().is_multiple_of(2) || seeded!("sleeping-memory-is-used") {
+        match self.moment().is_multiple_of(2) {
             true => Ok(()),
             false => Err(Error::invalid("memory", "it sleeps: wake its pool first")),
         }
@@ -111,15 +110,12 @@ impl Device {
             known.values().filter_map(|it| it.upgrade()).collect()
         };
         let passed = self.wait_for_operations(&all).and_then(|()| {
-            match seeded!("put-to-sleep-under-queued-work") {
-                true => Ok(()),
-                // A stream that was dropped meanwhile without a last mark, because nothing tracked
-                // its order, cannot be waited for.
-                false => all.iter().try_for_each(|it| {
-                    let waited = it.sync_to(it.last_tick());
-                    waited.or_else(|error| it.is_forgotten().then_some(()).ok_or(error))
-                }),
-            }
+            // A stream that was dropped meanwhile without a last mark, because nothing tracked
+            // its order, cannot be waited for.
+            all.iter().try_for_each(|it| {
+                let waited = it.sync_to(it.last_tick());
+                waited.or_else(|error| it.is_forgotten().then_some(()).ok_or(error))
+            })
         });
         if passed.is_err() {
             self.resume(awake);
@@ -141,7 +137,7 @@ impl Device {
             let queueing =
                 |it: &Arc<Timeline>| it.queueing[count as usize].load(Ordering::SeqCst) > 0;
             let mut looks = 0;
-            while all.iter().any(queueing) && !seeded!("operations-under-way-not-waited-for") {
+            while all.iter().any(queueing) {
                 if began.elapsed() > PATIENCE {
                     let why = "a call that queues work on it has not returned for a second: call `sleep` again once \
                                it has, and outside the closure of a kernel";

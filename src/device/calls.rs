@@ -14,7 +14,6 @@ use super::host_call;
 use super::raw::RawStream;
 use super::structure::{StreamCore, Timeline};
 use crate::error::Result;
-use crate::seeded::seeded;
 use crate::sync::pause;
 
 impl StreamCore {
@@ -45,7 +44,6 @@ impl Timeline {
                 let _counted = ended.then(|| Queueing::counted(&self.calls));
                 // A host call waits for no thread.
                 let waits = recorder.is_ending() && !host_call::is_running();
-                let waits = waits && !seeded!("call-queued-ahead-of-what-its-capture-waits-for");
                 if !waits && self.captures.load(Ordering::SeqCst) == captures {
                     return host_call::without_any(call);
                 }
@@ -61,7 +59,7 @@ impl Timeline {
     /// [`Error::Invalid`] in a host call, which the driver may wait for in such a call.
     pub(super) fn wait_for_calls(&self) -> Result<()> {
         let mut looks = 0;
-        while self.calls.load(Ordering::SeqCst) > 0 && !seeded!("capture-begins-amid-a-call") {
+        while self.calls.load(Ordering::SeqCst) > 0 {
             host_call::may_wait()?;
             pause(looks);
             looks += 1;

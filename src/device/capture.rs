@@ -35,7 +35,6 @@ use super::raw::{RawGraph, RawStream};
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
 #[cfg(all(test, feature = "convert"))]
 use {super::structure::Device, crate::sync::try_lock};
@@ -140,8 +139,7 @@ impl Recorder {
             .timeline
             .wait_for(timeline, timeline.open_tick());
         if let Err(error) = entered {
-            let kept = seeded!("failed-capture-keeps-its-lanes");
-            for watcher in stream.watchers().into_iter().filter(|_| !kept) {
+            for watcher in stream.watchers() {
                 watcher.stream_captured(stream, None);
             }
             return Err(error);
@@ -172,8 +170,8 @@ impl Recorder {
     }
 
     /// While the guard lives, no other thread records into a graph of the device or ends a capture.
-    pub(super) fn recording(&self) -> Option<MutexGuard<'_, ()>> {
-        (!seeded!("two-threads-record-at-once")).then(|| lock(&self.device.inner.recording))
+    pub(super) fn recording(&self) -> MutexGuard<'_, ()> {
+        lock(&self.device.inner.recording)
     }
 
     /// Makes a driver call that records into the graph. `None` once the capture has ended: its streams may be under
@@ -224,12 +222,9 @@ impl Recorder {
         // waits made by the gate. So the streams wait for the gate, on which nothing else runs.
         let gate = &self.gate.core().timeline;
         let tick = gate.open_tick();
-        let stood_in = self.stood_in.load(Ordering::SeqCst) > 0
-            && !seeded!("capture-ends-ahead-of-waits-made-for-others");
-        let is_late = stood_in
-            || !seeded!("capture-ends-ahead-of-late-work") && self.record.has_work_under_way();
-        let waits = self.bytes() > 0 || is_late;
-        let waits = ended && waits && !seeded!("capture-ends-ahead-of-its-memory");
+        let stood_in = self.stood_in.load(Ordering::SeqCst) > 0;
+        let is_late = stood_in || self.record.has_work_under_way();
+        let waits = ended && (self.bytes() > 0 || is_late);
         // During a capture by another library, a wait would break that capture.
         let is_refused = |stream: &&Stream| {
             !self.may_wait(stream) || stream.core().timeline.wait_for(gate, tick).is_err()
@@ -264,8 +259,8 @@ impl Recorder {
         // Work that other threads queued as the capture began may have run instead of being recorded. What was freed
         // under capture is free behind it.
         let tick = timeline.open_tick();
-        let covered = seeded!("graph-freed-beside-work-at-its-begin")
-            || self.may_wait(stream) && self.gate.core().timeline.wait_for(timeline, tick).is_ok();
+        let covered =
+            self.may_wait(stream) && self.gate.core().timeline.wait_for(timeline, tick).is_ok();
         (!covered).then_some(tick)
     }
 
@@ -327,7 +322,7 @@ impl Recorder {
         let backend = self.device.backend();
         let made = self.record_call(|| {
             // Of another stream that is joining now, and has not yet.
-            if backend.stream_capturing(to)? && !seeded!("edge-from-outside-the-capture") {
+            if backend.stream_capturing(to)? {
                 self.check_joined(from)?;
             }
             // An event of its own: recorded elsewhere later, it would still be part of this graph.
@@ -434,8 +429,7 @@ impl Recorder {
         // Before `released` is set: from then on a resource passed to [`Recorder::keep`] is released at once,
         // so the gate has to wait for the users first. No launch follows.
         let users = std::mem::take(&mut lock(&self.state).users);
-        let some = seeded!("graph-freed-behind-its-first-stream-only");
-        for user in users.iter().take(if some { 1 } else { usize::MAX }) {
+        for user in &users {
             let timeline = &user.core().timeline;
             self.outlast(timeline, timeline.queued_tick());
         }

@@ -7,7 +7,6 @@ use super::raw::RawEvent;
 use super::structure::{Clock, Device, Stream, Timeline};
 use super::{beside, lock};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{Mutex, pause};
 
 /// What the event has recorded: a tick of a stream, and what that stream had waited for by then.
@@ -164,7 +163,7 @@ impl Event {
             self.wait_outside(recorder.gate(), marked)?;
             recorder.stand_in();
             // The graph may have been launched before.
-            return match recorder.has_ended() && !seeded!("event-waited-for-by-the-gate-alone") {
+            return match recorder.has_ended() {
                 true => self.wait_outside(stream, marked),
                 false => Ok(()),
             };
@@ -172,14 +171,7 @@ impl Event {
         (self.device.backend()).event_wait(stream.raw(), self.raw)?;
         drop(raw);
         if let Some(marked) = marked {
-            timeline.learn(
-                marked.timeline.uid,
-                match seeded!("event-wait-covers-work-behind-the-record") {
-                    true => marked.timeline.open_tick(),
-                    false => marked.tick,
-                },
-                &marked.clock,
-            );
+            timeline.learn(marked.timeline.uid, marked.tick, &marked.clock);
         }
         Ok(())
     }
@@ -206,7 +198,7 @@ impl Event {
         // nothing is learnt.
         if let (true, Some((timeline, tick)), Some((of, now))) = (done, before, marked())
             && Arc::ptr_eq(&timeline, &of)
-            && (tick == now || seeded!("event-waited-for-is-the-one-recorded-again"))
+            && tick == now
         {
             timeline.reached(now);
         }

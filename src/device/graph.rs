@@ -32,7 +32,6 @@ use super::capture::OfAnother;
 use super::structure::{GraphRecord, Recorder, Timeline};
 use super::{RawGraph, Stream, beside, is_running};
 use crate::error::{Error, Result, refuse};
-use crate::seeded::seeded;
 
 /// A capture under way. Dropping it ends it and discards the recorded work.
 pub struct Capture {
@@ -324,9 +323,7 @@ struct LaunchOfAnother<'s> {
 impl Drop for LaunchOfAnother<'_> {
     fn drop(&mut self) {
         let (graph, timeline) = (Arc::clone(&self.graph), Arc::clone(self.on));
-        if !seeded!("guard-runs-beside-launches-of-others") {
-            beside(move || graph.hold_behind(&timeline));
-        }
+        beside(move || graph.hold_behind(&timeline));
     }
 }
 

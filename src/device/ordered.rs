@@ -31,7 +31,6 @@ use super::stream::OutsideCapture;
 use super::structure::Awake;
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 
 /// A position in a buffer, for its log.
 #[derive(Clone, Copy)]
@@ -284,9 +283,7 @@ fn wait(
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
     let own = recorder.as_ref().map(|recorder| recorder.record());
-    if let Some(own) = own
-        && !seeded!("captured-work-launched-before-it-is-queued")
-    {
+    if let Some(own) = own {
         // The capture may end before the work is queued, and the graph is not launched until it is.
         let _turn = stream.device.inner.turns.take();
         own.count(true);
@@ -360,7 +357,7 @@ impl UnderWay<'_, '_, '_> {
         let timeline = &*self.stream.timeline;
         let tick = match self.done {
             true => timeline.done(),
-            false => timeline.open_tick() - u64::from(seeded!("typed-use-noted-a-record-early")),
+            false => timeline.open_tick(),
         };
         let known = |used: &Use<'_>| used.place.log.has(timeline.uid, tick, used.span);
         let nothing_to_note = self.table.is_none()
@@ -387,7 +384,7 @@ impl UnderWay<'_, '_, '_> {
             )
         };
         let surely = began && same && is_captured();
-        if !surely && !seeded!("typed-use-not-noted") {
+        if !surely {
             let waited = self.waited && same && !began;
             for used in self.uses.iter().flatten() {
                 used.stamp(By::Stream(Arc::clone(timeline), tick), waited);
@@ -401,7 +398,7 @@ impl UnderWay<'_, '_, '_> {
         }
         let graphs = (began || !same).then(|| timeline.graphs_since(self.captures));
         for graph in graphs.into_iter().flatten() {
-            if !surely && !seeded!("late-work-meets-no-graph") {
+            if !surely {
                 self.meet(&graph, tick);
             }
             let tensors = self.table.iter().flat_map(|table| &table.tensors);

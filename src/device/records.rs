@@ -29,7 +29,6 @@ use super::structure::{
     Awake, GraphRecord, LastQueued, Recorder, StreamCore, TableRecord, Timeline, Turns,
 };
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, latch, wait};
 
 /// A tick that means: everything queued on the stream by the time it is resolved.
@@ -56,9 +55,6 @@ impl TableRecord {
     }
 
     pub(super) fn launched(&self, timeline: &Arc<Timeline>, tick: u64) {
-        if seeded!("table-launch-not-recorded") {
-            return;
-        }
         let mut last = latch(&self.last);
         match &mut *last {
             Some((on, at)) if on.uid == timeline.uid => *at = tick,
@@ -138,7 +134,7 @@ impl GraphRecord {
         let mut state = lock(&self.state);
         // To be dropped without the lock: a stream may end with it.
         let mut covered = Vec::new();
-        if !state.over && !seeded!("graph-not-told-of-a-use") {
+        if !state.over {
             covered.extend(state.reported.extract_if(.., is_covered));
             raise(&mut state.reported, timeline, tick);
         }
@@ -169,7 +165,6 @@ impl GraphRecord {
                 let peer = state.peers.entry(two.key());
                 peer.or_insert_with(|| Arc::clone(two));
             }
-            let last = last.filter(|_| !seeded!("graphs-meet-without-their-last-launch"));
             if let Some((timeline, tick)) = last {
                 raise(&mut state.reported, &timeline, tick);
             }
@@ -217,10 +212,7 @@ impl GraphRecord {
     /// Makes what callers queue under their guards from now on run behind the launch that `timeline`'s stream was given.
     pub(super) fn hold_behind(&self, timeline: &Timeline) {
         let holders = lock(&self.state).holders.clone();
-        let holders = holders
-            .iter()
-            .filter(|_| !seeded!("guard-runs-beside-later-launches"));
-        for on in holders {
+        for on in &holders {
             let _ = on.wait_surely(timeline, timeline.open_tick());
         }
     }
@@ -275,8 +267,7 @@ impl GraphRecord {
     /// Whether work that began under the capture, or beside the graph, has not been reported yet.
     pub(super) fn has_work_under_way(&self) -> bool {
         let state = lock(&self.state);
-        let is_held = !state.holders.is_empty() && !seeded!("capture-ends-ahead-of-its-guards");
-        state.under_way > 0 || is_held
+        state.under_way > 0 || !state.holders.is_empty()
     }
 
     fn is_being_launched(&self) -> bool {
@@ -308,9 +299,7 @@ impl GraphRecord {
         let mut last = Some((Arc::clone(timeline), tick));
         let peers: Vec<_> = {
             let mut state = lock(&self.state);
-            if !seeded!("graph-launch-not-recorded") {
-                std::mem::swap(&mut state.last, &mut last);
-            }
+            std::mem::swap(&mut state.last, &mut last);
             let peers = state.peers.values().cloned().collect();
             // One that went as both met.
             state.peers.retain(|_, peer| !peer.is_over());

@@ -12,7 +12,6 @@ use super::raw::RawStream;
 use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
 use super::{beside, host_call, is_running, lock};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{Mutex, wait};
 
 impl StreamCore {
@@ -37,10 +36,7 @@ impl StreamCore {
     pub(crate) fn synchronize(&self) -> Result<()> {
         let _outside = self.outside_capture()?;
         // Closed before the wait: memory freed during the wait is not covered.
-        let covered = match seeded!("synchronize-covers-later-frees") {
-            true => self.timeline.open_tick(),
-            false => self.timeline.close_tick(),
-        };
+        let covered = self.timeline.close_tick();
         self.timeline.sync_raw(self.raw)?;
         self.timeline.reached(covered);
         Ok(())
@@ -200,10 +196,7 @@ impl StreamHandle {
         Arc::new(Self {
             core: Arc::clone(core),
             watchers: Mutex::default(),
-            id: match seeded!("streams-known-by-their-handles") {
-                true => core.raw.0,
-                false => NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            },
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         })
     }
 }
@@ -400,7 +393,7 @@ impl Stream {
         let timeline = &self.core().timeline;
         // A query would break a capture. It may also run host calls, which use the stream.
         let outside = self.core().outside_capture()?;
-        let covered = timeline.open_tick() - u64::from(!seeded!("idle-stream-covers-later-frees"));
+        let covered = timeline.open_tick() - 1;
         let idle = self.device().backend().stream_query(self.raw())?;
         drop(outside);
         if idle {

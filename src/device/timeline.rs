@@ -28,7 +28,6 @@ use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recor
 use super::ticks::Ticks;
 use super::{host_call, lock};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Condvar, Mutex};
 
 /// Each time the number of a stream's marks reaches a multiple of this, the driver is asked whether the older
@@ -191,7 +190,7 @@ impl Timeline {
     /// The tick whose record will cover everything queued on the stream so far.
     #[inline]
     pub(crate) fn open_tick(&self) -> u64 {
-        self.ticks.counted() + u64::from(!seeded!("free-carries-the-record-before"))
+        self.ticks.counted() + 1
     }
 
     /// The tick whose record covers the work queued so far. Under capture that is the tick closed before the
@@ -246,9 +245,6 @@ impl Timeline {
             };
             if self.device.backend().event_query(mark.event.raw)? {
                 self.reached(mark.tick);
-                if seeded!("one-query-answers-for-later-work") {
-                    self.reached(self.open_tick());
-                }
             }
             asked = Some(mark.tick);
         }
@@ -279,14 +275,10 @@ impl Timeline {
         let raw = lock(&self.raw);
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
-        if lock(&self.recorder).is_some() && !seeded!("record-begun-before-the-capture") {
+        if lock(&self.recorder).is_some() {
             return Err(under_capture());
         }
         let clock = Arc::new(lock(&self.order).seen.clone());
-        if seeded!("record-counted-after-it-is-made") {
-            record(stream)?;
-            return Ok((self.ticks.count(), clock));
-        }
         let tick = self.ticks.count();
         record(stream)?;
         Ok((tick, clock))
@@ -326,9 +318,6 @@ impl Timeline {
             },
         };
         let mark = Mark { tick, event, clock };
-        if seeded!("event-recorded-again-too-early") {
-            lock(&self.device.inner.spare_events).push(mark.event.raw);
-        }
         let middle = {
             let mut order = lock(&self.order);
             let at = order.marks.partition_point(|other| other.tick < tick);
@@ -367,7 +356,7 @@ impl Timeline {
 
     /// The highest tick of stream `uid` that this stream has been made to wait for; of itself it runs behind all.
     pub(crate) fn waited(&self, uid: u64) -> u64 {
-        if uid == self.uid && !seeded!("stream-not-behind-itself") {
+        if uid == self.uid {
             return u64::MAX;
         }
         seen_in(&lock(&self.order).seen, uid)
@@ -396,7 +385,7 @@ impl Timeline {
                 recorder.stand_in();
             }
             // What the gate was made to wait for by then, the stream waits for as it leaves.
-            if !recorder.has_ended() || seeded!("late-wait-of-a-capture-is-its-gates") {
+            if !recorder.has_ended() {
                 return waited;
             }
         }
@@ -412,9 +401,7 @@ impl Timeline {
                 drop(raw);
                 return self.wait_in(graph, other, tick);
             }
-            if !seeded!("wait-learnt-and-not-made") {
-                self.device.backend().event_wait(stream, mark.event.raw)?;
-            }
+            self.device.backend().event_wait(stream, mark.event.raw)?;
         }
         self.learn(other.uid, mark.tick, &mark.clock);
         Ok(true)
@@ -423,15 +410,12 @@ impl Timeline {
     /// Makes this stream wait for `tick` of `other`; if the driver refuses, the host waits. If a capture of `other` has
     /// begun meanwhile, for what that was given before.
     pub(crate) fn wait_surely(&self, other: &Self, tick: u64) -> Result<()> {
-        let waits = !seeded!("refused-wait-made-by-nobody");
         let wait = |tick| {
             let waited = self.wait_for(other, tick).map(drop);
-            waited.or_else(|error| other.sync_to(tick * u64::from(waits)).and(Err(error)))
+            waited.or_else(|error| other.sync_to(tick).and(Err(error)))
         };
         wait(tick).or_else(|error| match other.queued_tick() {
-            queued if queued < tick && !seeded!("drop-amid-a-begin-waits-for-nothing") => {
-                wait(queued)
-            }
+            queued if queued < tick => wait(queued),
             _ => Err(error),
         })
     }
@@ -445,11 +429,7 @@ impl Timeline {
             }
         }
         self.prune(&mut order);
-        raise(
-            &mut order.seen,
-            uid,
-            tick + u64::from(seeded!("wait-covers-the-next-record")),
-        );
+        raise(&mut order.seen, uid, tick);
     }
 
     /// Removes streams that are gone and that nothing refers to any more. Runs each time the clock has
@@ -518,9 +498,6 @@ impl Timeline {
     /// open and its memory is never reused.
     pub(crate) fn close(&self, owned: bool) -> bool {
         let open = self.open_tick();
-        if seeded!("stream-dropped-without-its-last-mark") {
-            self.reached(open);
-        }
         let mut known = self.mark(open).is_ok();
         if !known && self.raw().is_some_and(|raw| self.sync_raw(raw).is_ok()) {
             self.ticks.count_to(open);

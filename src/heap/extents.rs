@@ -30,7 +30,6 @@ use super::bins::{Bins, UNIT};
 use super::ensure;
 use super::epoch::{Epoch, StreamIndex};
 use super::extent::{Extent, Id, NIL, SMALL_BYTES, State};
-use crate::seeded::seeded;
 
 #[repr(C)]
 pub(crate) struct Extents {
@@ -220,8 +219,7 @@ impl Extents {
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole.
     #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
-        let short = UNIT * u64::from(seeded!("hole-cut-a-unit-short"));
-        let end = self.get(id).start + bytes - short;
+        let end = self.get(id).start + bytes;
         self.unfile(id);
         self.file_above(id, end);
         self.mark_taken(id, slot);
@@ -259,7 +257,7 @@ impl Extents {
         if up {
             self.unfile(next);
             let upper = self.get(next);
-            if upper.epoch.stream == slot && !seeded!("merge-forgets-the-upper-history") {
+            if upper.epoch.stream == slot {
                 latest = latest.max(upper.epoch.tick);
             }
             bytes += upper.bytes;
@@ -268,7 +266,7 @@ impl Extents {
         if down {
             self.unfile(prev);
             let lower = self.get(prev);
-            if lower.epoch.stream == slot && !seeded!("merge-forgets-the-lower-history") {
+            if lower.epoch.stream == slot {
                 latest = latest.max(lower.epoch.tick);
             }
             bytes += lower.bytes;
@@ -294,11 +292,11 @@ impl Extents {
             let next = *self.get(extent.next);
             let free = [extent.state, next.state] == [State::Free; 2];
             let same = next.epoch.stream == extent.epoch.stream;
-            let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
+            let both = covered(&extent) && covered(&next);
             if !free || !(same || both) {
                 return;
             }
-            let theirs = next.epoch.tick * u64::from(same && !seeded!("join-forgets-a-history"));
+            let theirs = next.epoch.tick * u64::from(same);
             let latest = extent.epoch.tick.max(theirs);
             self.merge_as(id, Epoch::new(extent.epoch.stream, latest));
         }
@@ -358,9 +356,7 @@ impl Extents {
         }
         if self.get(id).end() > end {
             let rest = self.cut(id, end);
-            if !seeded!("gap-behind-a-mapping-lost") {
-                self.gaps.insert(end, rest);
-            }
+            self.gaps.insert(end, rest);
         }
         self.get_mut(id).state = State::Reserved;
         Some(id)

@@ -16,7 +16,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::size_class::{batch, class_of};
 use super::{Epoch, Extent, Extents, Grant, Id, NONE, State, StreamIndex, ensure};
-use crate::seeded::seeded;
 
 /// Most slots of a slab: the bits of a word.
 pub(crate) const MOST_SLOTS: u64 = 64;
@@ -203,8 +202,7 @@ impl Slabs {
         *count(&mut self.of_stream, before as usize) -= 1;
         *count(&mut self.out, class_of(slab.bytes)) += 1;
         self.free_bytes -= slab.bytes;
-        let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
-        let offset = slab.addr(slot) - short;
+        let offset = slab.addr(slot);
         Grant { id, offset }
     }
 
@@ -218,7 +216,7 @@ impl Slabs {
         }
         slab.free |= 1 << slot;
         slab.streams[slot] = stream;
-        slab.ticks[slot] = tick * u64::from(!seeded!("slot-forgets-its-history"));
+        slab.ticks[slot] = tick;
         *count(&mut self.of_stream, stream as usize) += 1;
         *count(&mut self.out, class_of(slab.bytes)) -= 1;
         self.free_bytes += slab.bytes;

@@ -4,7 +4,6 @@ use super::{HostBuf, HostPool};
 use crate::device::Stream;
 use crate::error::{Error, Result};
 use crate::pool::{Copies, Pool, Ranges, View, ViewMut, Way};
-use crate::seeded::seeded;
 
 /// Most bytes per copy. Host memory is allocated in pieces of powers of two up to this, so that sleeps of other sizes
 /// use them again.
@@ -127,12 +126,10 @@ fn copies(contents: Contents<'_>, ranges: &Ranges) -> Result<Copies> {
 
 /// Queues copies of the saved pieces that lie in the ranges; both ascend.
 fn queue(stream: &Stream, way: Way, saved: &mut [Saved], ranges: &Ranges) -> Result<()> {
-    let left_out = seeded!("last-piece-left-behind") && way == Way::ToDevice;
-    let last = saved.len().saturating_sub(usize::from(left_out));
     for &(start, bytes) in ranges {
         let end = start + bytes;
         let first = saved.partition_point(|it| it.addr + it.buf.len() as u64 <= start);
-        for piece in saved[..last].iter_mut().skip(first) {
+        for piece in saved.iter_mut().skip(first) {
             let (from, to) = (
                 piece.addr.max(start),
                 (piece.addr + piece.buf.len() as u64).min(end),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::device::{Timeline, lock};
 use crate::error::Result;
-use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Number of entries from which finished ones are removed, each time that the number has doubled.
@@ -122,10 +121,9 @@ impl Uses {
 
     /// Records a copy that was queued on `timeline`'s stream.
     pub(super) fn note(&self, span: Span, timeline: &Arc<Timeline>) {
-        let early = seeded!("note-of-a-copy-takes-a-later-one-back").then(|| timeline.open_tick());
         let mut entries = lock(&self.0);
         // Read under the lock, so that no entry replaces a later tick with an earlier one.
-        let tick = early.unwrap_or_else(|| timeline.open_tick());
+        let tick = timeline.open_tick();
         if let Some(same) = entries
             .iter_mut()
             .find(|entry| entry.span == span && entry.timeline.uid == timeline.uid)

@@ -11,7 +11,6 @@ use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
 use crate::error::{Error, Result};
 use crate::pool::{Ask, Block, Event, Questions, tag};
-use crate::seeded::seeded;
 
 /// The error for an id without a block.
 pub(super) fn stale(id: MovableId) -> Error {
@@ -168,9 +167,6 @@ impl Entry {
 
     /// Adds the uses of views so far to those that a move has to wait for.
     pub(super) fn note_typed_uses(&mut self) {
-        if seeded!("uses-of-held-views-forgotten") {
-            return;
-        }
         for (timeline, tick) in self.log.iter().flat_map(|log| log.uses()) {
             self.uses.note(&timeline, tick);
         }
@@ -289,7 +285,7 @@ impl Table {
     pub(super) fn remove(&mut self, id: MovableId) -> Option<Left> {
         let words = self.stale_words.is_some();
         let entry = self.place(id)?;
-        if entry.holds > 0 && !seeded!("block-freed-under-a-pin") {
+        if entry.holds > 0 {
             entry.doomed = true;
             return None;
         }
@@ -303,8 +299,7 @@ impl Table {
         entry.doomed = false;
         let on_move = entry.on_move.take();
         entry.log = None;
-        let next = u32::from(!seeded!("stale-handle-accepted"));
-        entry.generation = entry.generation.wrapping_add(next);
+        entry.generation = entry.generation.wrapping_add(1);
         if let Some(block) = &block {
             self.at.remove(&(block.addr() - self.base));
         }
@@ -422,9 +417,7 @@ impl Table {
         let indexes = self.stale_words.iter().flatten();
         let word = |&index: &u32| {
             let entry = &self.entries[index as usize];
-            if !seeded!("address-word-stored-under-its-readers") {
-                entry.word_uses.wait_on(timeline)?;
-            }
+            entry.word_uses.wait_on(timeline)?;
             entry.uses.wait_on(timeline)?;
             Ok((index, entry.block.as_ref().map_or(0, Block::addr)))
         };
@@ -454,7 +447,7 @@ pub(super) struct Moving<'a> {
 impl Owners for Moving<'_> {
     fn may_move(&self, at: u64) -> bool {
         let entry = self.table.at(at);
-        entry.is_some_and(|(_, entry)| entry.holds == 0 || seeded!("pinned-block-moved"))
+        entry.is_some_and(|(_, entry)| entry.holds == 0)
     }
 
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {

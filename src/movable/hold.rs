@@ -8,7 +8,6 @@ use super::pointers::Place;
 use super::registry::{Registry, State};
 use crate::device::{Addr, GraphRecord, Kept, Queueing, Recorder, Stream, beside, lock};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 
 impl Registry {
     /// Holds a block for `stream`; returns its address and bytes.
@@ -32,9 +31,7 @@ impl Registry {
         drop(state);
         // Not under the lock: the driver may block the caller if the stream has much queued. The hold keeps the
         // block in place.
-        if !seeded!("use-after-move")
-            && let Err(error) = ready.wait_on(&stream.core().timeline)
-        {
+        if let Err(error) = ready.wait_on(&stream.core().timeline) {
             // No captured work has the address.
             self.let_go(id, stream, &[]);
             return Err(error);
@@ -63,16 +60,14 @@ impl Registry {
             let Some(entry) = state.table.place(id) else {
                 return;
             };
-            entry.holds = entry.holds.saturating_sub(1) * u64::from(!seeded!("pin-dropped-early"));
+            entry.holds = entry.holds.saturating_sub(1);
             // Captured work has the address: each graph takes over a hold.
             entry.holds += captures.len() as u64;
-            if !seeded!("last-use-forgotten") || entry.holds > 0 {
-                entry.uses.note(timeline, tick);
-                for (timeline, tick) in graphs.iter().filter_map(|it| it.last()) {
-                    entry.uses.note(&timeline, tick);
-                }
-                entry.note_typed_uses();
+            entry.uses.note(timeline, tick);
+            for (timeline, tick) in graphs.iter().filter_map(|it| it.last()) {
+                entry.uses.note(&timeline, tick);
             }
+            entry.note_typed_uses();
             entry.doomed && entry.holds == 0
         };
         for recorder in captures {

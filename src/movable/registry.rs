@@ -15,7 +15,6 @@ use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Planner, layout_with};
 use crate::device::{AccessLog, Addr, Awake, Device, Queueing, Stream, beside, is_running, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, Shared, Spilled, UNIT};
-use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Attempts at bringing a block back for one hold or resize. The request for host memory, or the block's own
@@ -181,11 +180,7 @@ impl Registry {
             return Ok(());
         };
         block.lane().shared.set_movable(&block, false);
-        let uses = match seeded!("movable-freed-under-its-uses") {
-            true => Marks::default(),
-            false => left.uses,
-        };
-        free_behind(block, uses, stream)
+        free_behind(block, left.uses, stream)
     }
 
     /// Locks the state, with the block on the device.
@@ -299,9 +294,7 @@ impl Registry {
 impl Drop for Registry {
     fn drop(&mut self) {
         let state = crate::sync::get_mut(&mut self.state);
-        if !seeded!("leaked-guard-lets-go-with-the-pool") {
-            state.table.leak();
-        }
+        state.table.leak();
         let (readers, words) = (std::mem::take(&mut state.readers), state.words.take());
         let Some(words) = words else { return };
         let mover = state.mover.stream.clone();
@@ -439,7 +432,7 @@ pub(super) fn free_behind(mut block: Block, uses: Marks, stream: Option<&Stream>
     // Under capture the waits would be its launches', and another thread might end it ahead of the free.
     let outside = on.outside_capture();
     match &outside {
-        Err(_) if !seeded!("movable-freed-as-its-capture-ends") => block.outlast(uses.left()),
+        Err(_) => block.outlast(uses.left()),
         _ => uses.wait_surely_on(&on.timeline),
     }
     match stream {

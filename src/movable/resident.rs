@@ -11,7 +11,6 @@ use super::{Movable, MovableId};
 use crate::device::{Addr, Held, Stream, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
-use crate::seeded::seeded;
 
 /// Keeps a [`Movable`] at its address, for reading. Dropping it records the use on its stream.
 ///
@@ -184,11 +183,7 @@ impl<'a> ResidentId<'a> {
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
         let timeline = &self.stream.core().timeline;
-        let since = match seeded!("graphs-captured-under-a-hold-forgotten") {
-            true => timeline.captures(),
-            false => self.captures,
-        };
-        let graphs = timeline.graphs_since(since);
+        let graphs = timeline.graphs_since(self.captures);
         self.registry.let_go(self.id, self.stream, &graphs);
     }
 }

@@ -12,7 +12,6 @@ use crate::compact::Move;
 use crate::device::{Addr, Queueing, Stream, Timeline, lock};
 use crate::error::{Error, Result, refuse};
 use crate::pool::{Block, Job, Questions, Shared, UNIT, bytes_of};
-use crate::seeded::seeded;
 
 /// Times that a block's stream is made to wait before a resize in place, each time because others used the block, or the
 /// memory behind it, meanwhile.
@@ -51,9 +50,7 @@ impl<T: Pod> Movable<T> {
         let mut calls = Calls::new();
         let resized = self.registry.resize(self.id, stream, bytes, &mut calls);
         if resized.is_ok() {
-            if !seeded!("log-keeps-the-old-length") {
-                self.log.resized(bytes);
-            }
+            self.log.resized(bytes);
             self.len = len;
         }
         // Called last, because a callback may panic.
@@ -102,9 +99,7 @@ impl Registry {
         // Launches of a graph may write to all of its memory.
         refuse!(block.is_private() => "stream", "its capture began meanwhile: resize after it");
         // Until the old block is freed behind the copy, which a graph would make only when it is launched.
-        let outside =
-            (!seeded!("copy-of-a-resize-captured")).then(|| stream.core().outside_capture());
-        let _outside = outside.transpose()?;
+        let _outside = stream.core().outside_capture()?;
         let queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;
         let old = self.copy_into(id, stream, block, calls);
@@ -117,10 +112,8 @@ impl Registry {
         shared.set_movable(&old, false);
         // On the stream that it was allocated on, after the copy out of it.
         let mut copied = Marks::default();
-        if !seeded!("old-block-freed-ahead-of-its-copy") {
-            let timeline = &stream.core().timeline;
-            copied.note(timeline, timeline.open_tick());
-        }
+        let timeline = &stream.core().timeline;
+        copied.note(timeline, timeline.open_tick());
         free_behind(old, copied, None)
     }
 
@@ -256,7 +249,7 @@ impl State {
         if !block.grow(bytes, waits)? {
             return Ok(false);
         }
-        if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
+        if block.capacity() > capacity {
             // The added part is ready on the block's own stream.
             entry.ready.note(timeline, timeline.open_tick());
             entry.written(timeline, timeline.open_tick(), false);
@@ -285,9 +278,7 @@ impl State {
             return Ok(None);
         };
         let mut uses = entry.ready.lacking(&stream.core().timeline);
-        if !seeded!("resize-copies-under-pending-uses") {
-            uses.note_all(&entry.uses);
-        }
+        uses.note_all(&entry.uses);
         let copying = Copying {
             from: block.addr(),
             bytes: block.bytes(),

@@ -28,7 +28,6 @@ use crate::compact::{BETWEEN, Move};
 use crate::device::{Queueing, Timeline, lock};
 use crate::error::Result;
 use crate::pool::{Block, Need, Relief, Shared, Spilled};
-use crate::seeded::seeded;
 use crate::sync::MutexGuard;
 
 /// Rank of spilling among the steps of the out-of-memory ladder: after compaction, before other parts of the
@@ -64,9 +63,7 @@ fn cheapest_row(all: &[Stretch], needed: u64) -> Option<(usize, usize)> {
             cost -= all[from].cost.unwrap_or(0.0);
             from += 1;
         }
-        if bytes >= needed
-            && best.is_none_or(|(least, ..)| cost < least || seeded!("dearest-row-is-spilled"))
-        {
+        if bytes >= needed && best.is_none_or(|(least, ..)| cost < least) {
             best = Some((cost, from, at + 1));
         }
     }
@@ -100,8 +97,7 @@ fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
 impl Entry {
     /// The cost of spilling the block; `None` if it must stay.
     fn cost(&self, bytes: u64, now: u64) -> Option<f64> {
-        let held = self.holds > 0 && !seeded!("held-block-spilled");
-        (!held).then(|| bytes as f64 / (now - self.held_at + 1) as f64)
+        (self.holds == 0).then(|| bytes as f64 / (now - self.held_at + 1) as f64)
     }
 }
 
@@ -170,14 +166,12 @@ impl State {
         let Some(addr) = block.filter(|_| !stays).map(Block::addr) else {
             return Ok(None);
         };
-        if !seeded!("spilled-under-its-uses") {
-            entry.ready.wait_on(timeline)?;
-            entry.uses.wait_on(timeline)?;
-        }
+        entry.ready.wait_on(timeline)?;
+        entry.uses.wait_on(timeline)?;
         let put = contents.put(addr, &down.stream);
         // After a failure too, because the copy may be queued.
         down.add();
-        if put.is_err() && !seeded!("failed-copy-to-the-host-not-noted") {
+        if put.is_err() {
             entry.uses.note(timeline, timeline.open_tick());
         }
         put?;
@@ -262,11 +256,8 @@ impl Registry {
         let any = !rooms.is_empty();
         for block in self.put_away(&spilling, rooms)? {
             shared.set_movable(&block, false);
-            match seeded!("spilled-memory-free-ahead-of-its-copy") {
-                true => drop(block),
-                // If the device cannot wait for the copy, `free_on` has waited on the host.
-                false => _ = block.free_on(&spilling.down.stream),
-            }
+            // If the device cannot wait for the copy, `free_on` has waited on the host.
+            let _ = block.free_on(&spilling.down.stream);
         }
         Ok(any)
     }
@@ -354,7 +345,7 @@ impl Registry {
         loop {
             let mut state = lock(&self.state);
             let away = state.table.away();
-            if away.is_empty() || seeded!("address-known-of-a-spilled-block") {
+            if away.is_empty() {
                 state.awaited -= 1;
                 std::mem::forget(awaited);
                 return Ok(state);
@@ -412,14 +403,10 @@ impl State {
             bytes: block.capacity(),
         };
         let timeline = &up.stream.core().timeline;
-        if !seeded!("used-ahead-of-its-return") {
-            entry.became_ready(timeline, timeline.open_tick());
-        }
+        entry.became_ready(timeline, timeline.open_tick());
         self.emptied.extend(entry.away.take());
         // The block comes back to be held, so it counts as held now.
-        if !seeded!("what-came-back-goes-next") {
-            entry.held_at = now;
-        }
+        entry.held_at = now;
         block.lane().shared.set_movable(&block, true);
         self.table.replace(id, block);
         // No array is registered while a block is on the host.

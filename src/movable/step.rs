@@ -11,7 +11,6 @@ use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, SpeculativePlan, Sur
 use crate::device::{Queueing, lock};
 use crate::error::Result;
 use crate::pool::Shared;
-use crate::seeded::seeded;
 
 impl Registry {
     /// Says in `moved` what it did, also before an error.
@@ -114,8 +113,7 @@ impl State {
         let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
         self.kept = outcome.kept;
         *moved = outcome.moved;
-        let failed = outcome.error.is_some();
-        if outcome.moved.bytes > 0 && !(seeded!("failed-step-tells-nobody") && failed) {
+        if outcome.moved.bytes > 0 {
             self.moved(&outcome.ways.by_origin(), calls);
         }
         let error = outcome.error.or(self.settle().err());

@@ -26,7 +26,6 @@ use crate::device::{Device, DeviceKind, Stream, host_available_bytes};
 use crate::error::{Bytes, Error, Result};
 use crate::interop::CudaAsync;
 use crate::pool::{LEAST_SLACK, Pool, PoolConfig, PoolStats};
-use crate::seeded::seeded;
 
 /// Another allocator that a trace is played through, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -237,22 +236,14 @@ fn report(
         alloc_ns_p50: played.allocs.percentile(50),
         alloc_ns_p99: played.allocs.percentile(99),
         free_ns_p50: played.frees.percentile(50),
-        free_ns_p99: played
-            .frees
-            .percentile(match seeded!("slow-frees-not-reported") {
-                true => 50,
-                false => 99,
-            }),
+        free_ns_p99: played.frees.percentile(99),
         verified_bytes: findings.verified_bytes,
         owed_bytes: owed_bytes(trace, played.events, options.verify),
-        corrupt_bytes: match seeded!("corrupt-bytes-not-reported") {
-            true => 0,
-            false => findings.corrupt_bytes,
-        },
+        corrupt_bytes: findings.corrupt_bytes,
         first_corrupt: (findings.corrupt_bytes > 0).then_some(findings.first_corrupt),
         failed_allocs: u64::from(played.failure.is_some()),
         handles_made: stats.calls.created,
-        handles_remapped: stats.calls.remapped * u64::from(!seeded!("remaps-not-reported")),
+        handles_remapped: stats.calls.remapped,
         bytes_moved: stats.bytes_moved,
         compactions: stats.compactions,
         movable: options.movable,

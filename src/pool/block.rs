@@ -17,7 +17,6 @@ use crate::device::{
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, Id, NONE, UNIT};
-use crate::seeded::seeded;
 
 impl Block {
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
@@ -51,14 +50,11 @@ impl Block {
         let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
         let private = self.lane().private.as_ref();
         let has_memory = private.is_some_and(|it| is_theirs(&it.recorder));
-        if (theirs.is_none() || has_memory || seeded!("block-left-to-a-capture-that-ends"))
-            && declared.iter().all(is_theirs)
-        {
+        if (theirs.is_none() || has_memory) && declared.iter().all(is_theirs) {
             return Vec::new();
         }
         let own = self.lane().stream.timeline.recorder();
         let others = theirs.into_iter().chain(own);
-        let others = others.filter(|_| !seeded!("block-kept-for-declared-captures-alone"));
         declared.into_iter().chain(others).collect()
     }
 
@@ -208,8 +204,7 @@ impl Block {
         if let (Some(private), 1..) = (&lane.private, rest) {
             lane.shrink_private(private, self.addr + capacity, rest);
         } else if rest > 0 {
-            let tick = lane.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-            let epoch = Epoch::new(lane.slot, tick);
+            let epoch = Epoch::new(lane.slot, lane.open_tick());
             (lane.shared.core.lock()).shrink(self.id(), rest, epoch);
         }
         Ok(())
@@ -228,7 +223,6 @@ impl Block {
             self.lane().stream.refuse_under_capture()?;
         }
         let uses = self.uses.as_ref();
-        let uses = uses.filter(|_| !seeded!("shrunk-under-its-uses"));
         refuse!(uses.is_some() && !self.captures_beyond(&self.lane().stream).is_empty() => "stream",
             "a stream declared to use the block is being captured: its graph would use what is given back");
         uses.map_or(Ok(()), |uses| {
@@ -274,8 +268,7 @@ impl Block {
             return Ok(());
         }
         let lane = nearby(&self.lane().shared, stream)?;
-        if (self.uses.is_some() || lane.is_none()) && !seeded!("freed-elsewhere-under-its-capture")
-        {
+        if self.uses.is_some() || lane.is_none() {
             let captures = self.captures_beyond(stream.core());
             if !captures.is_empty() {
                 self.tell(Event::Keep(stream.core()));
@@ -286,9 +279,7 @@ impl Block {
         let Some(lane) = lane else {
             // The pool is closed and has no lane for `stream`: the block's own stream waits instead.
             let theirs = &stream.core().timeline;
-            let waits = !seeded!("closed-pool-frees-without-a-wait");
-            let tick = theirs.open_tick() * u64::from(waits);
-            return self.lane().timeline.wait_surely(theirs, tick);
+            return self.lane().timeline.wait_surely(theirs, theirs.open_tick());
         };
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the caller holds the stream, and the block is not freed yet.
@@ -300,10 +291,7 @@ impl Block {
         if lane.is_observed {
             this.tell(Event::Free(stream.core()));
         }
-        let mut freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
-        if seeded!("foreign-free-carries-the-home-tick") {
-            freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
-        }
+        let freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         lane.free_foreign(this.lane(), freed, this.requested);
         waited
     }

@@ -13,7 +13,6 @@ use super::view::{View, ViewMut, is_even};
 use super::{Block, Pool, UNIT};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result, refuse};
-use crate::seeded::seeded;
 
 /// The place and views of a typed buffer, from its length and log, and where it has its address, stream and pool.
 macro_rules! elements {
@@ -134,11 +133,9 @@ impl<T: Pod> PoolBuf<T> {
     /// The first `bytes` of the memory as elements of another type, with its log of uses. Frees the rest.
     pub(crate) fn retyped<D: Pod>(mut self, bytes: u64) -> Result<PoolBuf<D>> {
         // A graph that uses the memory uses all of it.
-        let kept = self.log.is_in_a_graph() && !seeded!("retyped-buffer-shrinks-under-its-graph");
-        if bytes < self.block.bytes() && !kept {
+        if bytes < self.block.bytes() && !self.log.is_in_a_graph() {
             // A graph that is gone may have been launched since the last use.
-            let (home, uses) = (&self.home().timeline, self.log.uses());
-            let mut uses = (uses.into_iter()).filter(|_| !seeded!("rest-free-ahead-of-a-launch"));
+            let (home, mut uses) = (&self.home().timeline, self.log.uses().into_iter());
             let waited = uses.try_for_each(|(on, tick)| home.wait_for(&on, tick).map(drop));
             match waited.and_then(|()| self.block.shrink(bytes)) {
                 // Captured work uses all of it: the rest stays room.

@@ -19,7 +19,6 @@ use crate::device::{Device, Timeline};
 use crate::error::Result;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, State, StreamIndex, ensure};
-use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard};
 
 /// A slot, held: once all clones are dropped, another stream may get the slot.
@@ -103,9 +102,8 @@ pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
 
 /// Whether the work up to `epoch` is known to be done, without asking the driver.
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
-    let early = u64::from(seeded!("done-a-record-early"));
     let stream = streams[epoch.stream as usize].as_ref();
-    stream.is_none_or(|it| it.timeline.done() >= epoch.tick.saturating_sub(early))
+    stream.is_none_or(|it| it.timeline.done() >= epoch.tick)
 }
 
 impl Core {
@@ -236,8 +234,7 @@ impl Core {
         let (Some(mine), Some(theirs)) = (mine, theirs) else {
             return u64::MAX;
         };
-        let ahead = u64::from(seeded!("waited-for-the-record-before"));
-        let waited = (mine.timeline.waited(theirs.timeline.uid)).saturating_add(ahead);
+        let waited = mine.timeline.waited(theirs.timeline.uid);
         match self.config.reuse.opportunistic {
             true => waited.max(theirs.timeline.done()),
             false => waited,
@@ -287,9 +284,8 @@ impl Core {
 
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch) {
         let streams = &self.streams;
-        self.extents.give(id, epoch, |extent| {
-            is_done(streams, extent.epoch) || seeded!("merge-of-holes-not-done")
-        });
+        self.extents
+            .give(id, epoch, |extent| is_done(streams, extent.epoch));
     }
 
     /// Frees memory that a job [held](Core::hold), to be as it was before.

@@ -13,31 +13,25 @@ use crate::arena::{Kept, Made};
 use crate::error::{Error, Result};
 use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex};
-use crate::seeded::seeded;
 
 impl Core {
     /// Bytes that new handles may have now.
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        let times = if seeded!("limit-counted-twice") { 2 } else { 1 };
-        let up = granule.saturating_sub(1) * u64::from(seeded!("limit-rounded-up"));
-        let held = self.held().saturating_mul(times);
         // The driver would be asked for handle after handle until it has none.
         let most = self.limit().min(self.arena.site().device_bytes());
-        most.saturating_add(up).saturating_sub(held) / granule * granule
+        most.saturating_sub(self.held()) / granule * granule
     }
 
     /// Bytes of handles that the pool holds, or that jobs under way will make.
     pub(super) fn held(&self) -> u64 {
-        let counted = u64::from(!seeded!("growth-under-way-not-counted"));
-        self.arena.reserved() + self.under_way.to_create * counted
+        self.arena.reserved() + self.under_way.to_create
     }
 
     /// Bytes that new handles may have before the pool looks for idle ones.
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.held();
-        let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if reserved.saturating_add(ahead) > self.soft_limit() {
+        if reserved.saturating_add(bytes) > self.soft_limit() {
             return 0;
         }
         // What is promised will be allocated by then.
@@ -101,11 +95,8 @@ impl Core {
         let mut lean = self.hold_free(placement.first, placement.start, from);
         let above = self.extents.get(reserved).next;
         lean.extend(self.hold_free(above, to.max(placement.start), placement.end()));
-        let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| self.extents.get(it.at.hole).epoch);
-        let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
-        let epochs = moved.chain(lean.iter().map(|&it| self.extents.get(it).epoch));
-        let epochs: Vec<Epoch> = epochs.collect();
+        let holes = (moving.iter().map(|it| it.at.hole)).chain(lean.iter().copied());
+        let epochs: Vec<Epoch> = holes.map(|id| self.extents.get(id).epoch).collect();
         let waits = self.waits_for(stream, epochs.iter().copied());
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
@@ -149,9 +140,7 @@ impl Core {
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
         let booked = self.book_made(std::mem::take(&mut mapping.made));
-        if let Some(free) = mapping.free
-            && !seeded!("free-memory-of-the-device-asked-once")
-        {
+        if let Some(free) = mapping.free {
             // After a refusal the next attempt asks for no more than the request lacks.
             self.pace.most = self.held().saturating_add(free);
         }
@@ -176,11 +165,8 @@ impl Core {
         self.extents.vacate(hole);
         self.retiring.push_back(hole);
         self.count(Told::Steal(bytes));
-        let may_be_done =
-            self.config.reuse.opportunistic || seeded!("done-work-counts-for-a-steal");
-        let is_done = may_be_done && is_done(&self.streams, history);
-        let ready = is_done || seeded!("stolen-memory-is-anyones");
-        let stream = if ready { FRESH } else { stream };
+        let is_done = self.config.reuse.opportunistic && is_done(&self.streams, history);
+        let stream = if is_done { FRESH } else { stream };
         let epoch = Epoch::new(stream, self.open_tick(stream));
         (self.extents).map_gap(moving.place, moving.place + bytes, epoch);
     }

@@ -17,7 +17,6 @@ use super::{Pool, View, ViewMut};
 use crate::arena::Site;
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
 use crate::error::{Error, Result, refuse};
-use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without a copy, and
@@ -116,8 +115,7 @@ impl<T: Pod> GrowBuf<T> {
             "{len} elements are more than the buffer's {}", self.most);
         let bytes = (len * size_of::<T>()) as u64;
         // No log has captured work of the application's own: the stream's capture says that there may be some.
-        let kept = self.home.timeline.recorder().is_some()
-            || self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
+        let kept = self.home.timeline.recorder().is_some() || self.log.is_in_a_graph();
         if len > self.len {
             let stream = self.home.timeline.uid;
             self.shared.grow_pages(&self.pages, bytes, stream)?;
@@ -155,7 +153,6 @@ impl<T> GrowBuf<T> {
         let home = &self.home.timeline;
         // Without the stream's lock: a thread may hold it while it waits for room in the queue.
         marks.push((Arc::clone(home), home.queued_tick()));
-        marks.retain(|_| !seeded!("growing-buffer-forgets-its-uses"));
         marks
     }
 }
@@ -163,13 +160,10 @@ impl<T> GrowBuf<T> {
 impl<T> Drop for GrowBuf<T> {
     fn drop(&mut self) {
         // Both of one moment: a graph that is launched and goes meanwhile keeps the memory, or was the last use.
-        let before = seeded!("launch-of-a-graph-that-goes-forgotten")
-            .then(|| self.with_home(self.log.uses()));
         let left = self.log.leave().unwrap_or_default();
-        let mut marks = before.unwrap_or_else(|| self.with_home(left.marks));
+        let mut marks = self.with_home(left.marks);
         let mut graphs = left.graphs;
         graphs.extend(self.home.timeline.recorder());
-        graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
         let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
         (graphs.iter()).for_each(|it| it.record().sleeps_with(&shared.awake));
         let bytes = pages.bytes();

@@ -6,7 +6,6 @@ use super::tuning::{ALL_STREAMS, HOLES_LOOKED_AT, OTHER_STREAMS, SLABS_LOOKED_AT
 use crate::heap::size_class::{batch, is_slot};
 use crate::heap::slab::Found;
 use crate::heap::{Epoch, FRESH, Grant, Id, State, StreamIndex};
-use crate::seeded::seeded;
 
 impl Core {
     /// Takes the best fit among the holes that are ready for `slot`. No driver call.
@@ -95,8 +94,7 @@ impl Core {
     ) -> bool {
         let behind = self.hole_behind(id, bytes);
         let behind = behind.filter(|(_, hole)| self.may_wait(hole.epoch));
-        let asked = behind.filter(|_| !seeded!("grown-in-place-without-a-wait"));
-        *waits = self.waits_for(slot, asked.map(|(_, hole)| hole.epoch));
+        *waits = self.waits_for(slot, behind.map(|(_, hole)| hole.epoch));
         let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
             return false;
         };
@@ -111,7 +109,7 @@ impl Core {
     /// Takes a block or slot of `bytes` that is ready for `stream`. No driver call.
     #[inline(always)]
     pub(crate) fn take_ready_of(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
-        if self.is_asleep() {
+        if self.asleep {
             None
         } else if is_slot(bytes) {
             self.take_slot_ready(stream, bytes)
@@ -142,7 +140,7 @@ impl Core {
         let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
         self.slabs.find(bytes, owners, looks, |history| {
             let waits = pending && self.may_wait(history);
-            waits || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
+            waits || self.is_behind(stream, history)
         })
     }
 
@@ -167,7 +165,7 @@ impl Core {
     pub(super) fn release_slab(&mut self, id: Id) {
         let pending = || (self.slabs.get(id).epochs()).filter(|&it| !is_done(&self.streams, it));
         let last = pending().max_by_key(|it| it.tick).unwrap_or(Epoch::PAST);
-        if pending().any(|it| it.stream != last.stream) && !seeded!("slab-forgets-one-stream") {
+        if pending().any(|it| it.stream != last.stream) {
             return;
         }
         let extent = self.slabs.remove(id);
@@ -195,9 +193,8 @@ impl Core {
                 && let Some((_, upper)) = self.hole_behind(id, 0)
             {
                 let both = [self.extents.get(id).epoch, upper.epoch];
-                let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
                 let before = lacking.len();
-                lacking.extend(asked.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
+                lacking.extend(both.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
                 if lacking.len() > before {
                     break;
                 }

@@ -15,7 +15,6 @@ use crate::device::Phys;
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex};
-use crate::seeded::seeded;
 
 /// An idle handle to be mapped at another place.
 pub(super) struct Moving {
@@ -106,9 +105,7 @@ impl Job {
                 Part::Idle(IdleFrame { frame, .. }) => {
                     site.unmap(frame.start, frame.bytes)?;
                     self.unmapped = true;
-                    if !seeded!("handle-lost-on-release") {
-                        site.release(frame.phys)?;
-                    }
+                    site.release(frame.phys)?;
                     self.unmapped = false;
                 }
                 Part::Refused(_, phys) if site.release(*phys).is_err() => break,

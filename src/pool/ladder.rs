@@ -23,7 +23,6 @@ use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
 use crate::record::What;
-use crate::seeded::seeded;
 use crate::sync::pause;
 
 /// Rank of moving memory before handles are mapped elsewhere; below all registered steps.
@@ -290,10 +289,7 @@ impl Shared {
                 let helps = stream.is_some_and(|it| self.relieve(it, climb.bytes, false));
                 // Other threads may have freed memory meanwhile: it looks once more, and asks nobody after that.
                 climb.helped = stream.filter(|_| helps);
-                match seeded!("gives-up-before-a-last-look") {
-                    true => (helps, Then::Next),
-                    false => (helps, Then::Restart),
-                }
+                (helps, Then::Restart)
             }
         };
         climb.relieved |= helped;
@@ -325,7 +321,7 @@ impl Shared {
     /// one says to try the request again.
     pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
         // Memory that growing buffers no longer use goes before anything is moved.
-        let settled = !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0;
+        let settled = self.settle_all(true) > 0;
         let steps = lock(&self.relief).clone();
         let need = Need {
             requested: bytes,
@@ -348,7 +344,6 @@ impl Shared {
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let growing = lock(&self.growing).clone();
         let (snapshot, limit) = (self.walk(), self.core.lock().limit());
-        let slots = snapshot.bytes(PieceState::Slot);
         let mut holders = self.holders(&snapshot.pieces);
         let sizes = (growing.iter().map(|it| it.bytes())).filter(|&size| size > 0);
         let (grown, bufs) = sizes.fold((0, 0), |(sum, bufs), size| (sum + size, bufs + 1));
@@ -358,9 +353,7 @@ impl Shared {
         }
         OutOfMemory {
             requested: bytes,
-            live: snapshot.bytes(PieceState::Live)
-                + snapshot.grown
-                + slots * u64::from(seeded!("free-slots-counted-as-live")),
+            live: snapshot.bytes(PieceState::Live) + snapshot.grown,
             reserved: snapshot.reserved,
             limit,
             device_free: self.device.backend().free_bytes().ok(),

@@ -7,7 +7,6 @@ use super::core::Core;
 use crate::arena::{Frame, FrameId};
 use crate::heap::placement::{Placement, cheapest};
 use crate::heap::{Extent, Id, StreamIndex};
-use crate::seeded::seeded;
 
 /// A frame that lies wholly inside a hole.
 #[derive(Debug, Clone, Copy)]
@@ -99,10 +98,8 @@ impl Core {
     pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> {
         let extent = self.extents.get(hole);
         let frames = self.frames_in(extent.start, extent.end());
-        let whole = frames.filter(|(_, frame)| {
-            let within = frame.end() <= extent.end() || seeded!("frame-partly-in-use-is-idle");
-            frame.start >= extent.start && within
-        });
+        let whole =
+            frames.filter(|(_, frame)| frame.start >= extent.start && frame.end() <= extent.end());
         whole.map(move |(id, frame)| IdleFrame { hole, id, frame })
     }
 

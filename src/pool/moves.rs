@@ -14,7 +14,6 @@ use super::stats::Told;
 use super::structure::Mark;
 use crate::error::{Error, Result, refuse};
 use crate::heap::{Epoch, FRESH, Id, State, StreamIndex};
-use crate::seeded::seeded;
 
 /// A block's move: from which offset, to which, and its bytes.
 pub(crate) type Way = (u64, u64, u64);
@@ -58,8 +57,7 @@ impl Core {
 
     /// Books moves that are queued before `epoch`, on a stream that runs behind every hole; they ascend by
     /// destination. Returns the blocks' new extents in the same order.
-    pub(crate) fn book_moves(&mut self, moves: &[Way], mut epoch: Epoch) -> Vec<Id> {
-        epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
+    pub(crate) fn book_moves(&mut self, moves: &[Way], epoch: Epoch) -> Vec<Id> {
         // The blocks' own streams, by source.
         let mut homes: BTreeMap<_, _> = moves.iter().map(|&(from, ..)| (from, FRESH)).collect();
         let mut at = self.extents.first();
@@ -101,12 +99,10 @@ impl Core {
         let each = mapped.chunk_by(|below, above| below.0 + below.1 == above.0);
         let run = |part: &[(u64, u64, bool)]| {
             let (start, bytes) = (part[0].0, part.iter().map(|it| it.1).sum::<u64>());
-            let unasked = usize::from(seeded!("run-moves-if-its-last-does")) * (part.len() - 1);
-            let mut asked = part.iter().skip(unasked);
             Run {
                 start,
                 end: start + bytes,
-                movable: asked.all(|&(at, _, taken)| !taken || may_move(at)),
+                movable: part.iter().all(|&(at, _, taken)| !taken || may_move(at)),
                 free: part.iter().filter(|it| !it.2).map(|it| it.1).sum(),
                 gap: self.gap_behind(start + bytes),
             }

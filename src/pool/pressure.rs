@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::error::OutOfMemory;
-use crate::seeded::seeded;
 
 /// What a step of the out-of-memory ladder did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +62,7 @@ impl Asked {
         let asked = UNDER_WAY.try_with(|steps| {
             let mut steps = steps.borrow_mut();
             let again = steps.iter().any(|&(uid, of)| uid == pool && of <= rank);
-            if again && !seeded!("pressure-asks-again-and-again") {
+            if again {
                 return None;
             }
             steps.push((pool, rank));

@@ -18,7 +18,6 @@ use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
-use crate::seeded::seeded;
 use crate::sync::{Mutex, latch};
 
 impl Segments {
@@ -92,10 +91,7 @@ impl Segments {
     fn trim(&mut self) {
         for segment in self.segments.values_mut() {
             let (start, bytes) = (segment.block.addr(), segment.block.capacity());
-            let to_live = seeded!("trimmed-to-the-last-live-part");
-            let last = segment.free.keys().last().filter(|_| to_live);
-            let end = *last.unwrap_or(&segment.high);
-            let keep = end - start;
+            let (end, keep) = (segment.high, segment.high - start);
             if (1..bytes).contains(&keep) && segment.block.shrink(keep).is_ok() {
                 // It was the end of the last free part.
                 let rest = segment.free.pop_last().filter(|(at, _)| *at < end);
@@ -261,7 +257,7 @@ impl Lane {
             private.recorder.outlast(timeline, block.tick);
         }
         // Not after the capture or on another stream of it: the graph does not order the next use behind this one.
-        let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
+        let same = std::ptr::eq(self, home);
         home.count(|counters, _| counters.free(block.bytes, requested));
         let gone = lock(&private.parts).give(block.addr, block.bytes, capture.is_some() && same);
         drop(gone);

@@ -15,7 +15,6 @@ use crate::device::is_under_capture;
 use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Id, NIL, State};
-use crate::seeded::seeded;
 
 impl Core {
     /// Begins to release the `idle` frames, to unmap the `old` mappings, and to release handles that the driver
@@ -24,17 +23,13 @@ impl Core {
         let goes = |id: &Id| self.asleep || self.may_wait(self.extents.get(*id).epoch);
         let (mut old, left): (Vec<Id>, Vec<Id>) = old.into_iter().partition(goes);
         self.retiring.extend(left);
-        let handles = idle.iter().map(|it| it.frame.handle);
-        let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
-        let kept = self.arena.kept_of(&handles.collect());
+        let kept = (self.arena).kept_of(&idle.iter().map(|it| it.frame.handle).collect());
         old.extend(self.unkeep(kept));
         let old = old.into_iter().map(|id| (id, *self.extents.get(id)));
         let old: Vec<_> = old.collect();
         let idle = self.hold_frames(idle);
         let holes = idle.iter().map(|it| self.extents.get(it.hole).epoch);
-        let holes = holes.filter(|_| !seeded!("released-under-queued-work"));
-        let epochs = holes.chain(old.iter().map(|(_, old)| old.epoch));
-        let epochs: Vec<Epoch> = epochs.collect();
+        let epochs: Vec<Epoch> = holes.chain(old.iter().map(|(_, old)| old.epoch)).collect();
         let waits = self.questions(epochs.iter().copied(), Ask::Done);
         let mut parts: Vec<_> = idle.into_iter().map(Part::Idle).collect();
         parts.extend(old.into_iter().map(|(id, old)| Part::Old(id, old)));
@@ -60,7 +55,7 @@ impl Core {
         {
             let extent = *self.extents.get(id);
             let is_done = is_done(&self.streams, extent.epoch);
-            if !is_done && !seeded!("unmapped-under-queued-work") {
+            if !is_done {
                 pending.push(id);
             } else if self.arena.keep(extent.start) {
                 self.extents.retired(id);
@@ -77,9 +72,7 @@ impl Core {
     /// Begins to release idle memory, down to `keep` bytes. With a `wait` of the host, all of it and all stale
     /// mappings; otherwise only idle memory whose work is known to be done.
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Job> {
-        let without = u64::from(seeded!("soft-limit-without-growing-buffers"));
-        let mapped = self.arena.mapped() - self.arena.beside() * without;
-        let excess = mapped.saturating_sub(keep);
+        let excess = self.arena.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let (idle, _) = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
@@ -99,7 +92,7 @@ impl Core {
         let bytes = bytes + self.held().saturating_sub(self.limit());
         let mut idle = self.idle(placement, usable);
         let few = placement.is_some() && total(&idle) < bytes;
-        if few || seeded!("idle-memory-kept-from-growing-buffers") {
+        if few {
             return None;
         }
         let mut left = bytes;

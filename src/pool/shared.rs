@@ -15,7 +15,6 @@ use super::{APPLICATION_RANK, PoolConfig};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
 use crate::record::Recording;
-use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, Mutex, latch, latch_mut};
 
 impl Shared {
@@ -105,7 +104,7 @@ impl Shared {
         if !stream.core().gate {
             Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
         }
-        let asleep = self.core.lock().is_asleep();
+        let asleep = self.core.lock().asleep;
         lane.change(|state| state.asleep = asleep);
         let of_stream = lanes.entry(stream.handle_id()).or_default();
         of_stream.push(Arc::clone(&lane));
@@ -208,7 +207,6 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let core = latch_mut(&mut self.core);
         let last = (core.last_epochs().into_iter()).chain(core.slabs.histories());
-        let last = last.filter(|_| !seeded!("pool-dropped-under-queued-work"));
         let waits = core.questions(last, Ask::Done);
         let arena = core.arena.take();
         let growing = std::mem::take(&mut *lock(&self.growing));
@@ -225,7 +223,6 @@ impl Drop for Shared {
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
         let lanes = lock(&self.lanes).remove(&handle);
-        let lanes = lanes.filter(|_| !seeded!("retired-stream-keeps-its-cache"));
         self.retire(&lanes.unwrap_or_default());
     }
 

@@ -21,7 +21,6 @@ use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
 use crate::device::{Addr, lock, may_wait};
 use crate::error::{Error, Result, refuse};
-use crate::seeded::seeded;
 
 /// Number of parts, or more if there are gaps; more hide no more of the driver's time.
 const PARTS: u64 = 16;
@@ -52,12 +51,8 @@ fn clip(ranges: &Ranges, part: &Part) -> Ranges {
 }
 
 impl Core {
-    pub(super) fn is_asleep(&self) -> bool {
-        self.asleep && !seeded!("sleeping-pool-serves-requests")
-    }
-
     pub(super) fn refuse_asleep(&self) -> Result<()> {
-        refuse!(self.is_asleep() => "pool", "it sleeps: wake it first");
+        refuse!(self.asleep => "pool", "it sleeps: wake it first");
         Ok(())
     }
 
@@ -89,11 +84,8 @@ impl Shared {
             return Ok(0);
         }
         site.unmap(frame.start, frame.bytes)?;
-        let kept = seeded!("sleeping-handles-kept");
-        let released = kept || site.release(frame.phys).is_ok();
-        if !seeded!("shrunk-bytes-stay-on-the-books") {
-            book(&mut self.core.lock().arena, id, released);
-        }
+        let released = site.release(frame.phys).is_ok();
+        book(&mut self.core.lock().arena, id, released);
         Ok(if released { frame.bytes } else { 0 })
     }
 
@@ -216,9 +208,7 @@ impl Shared {
     fn sleeping_parts(&self, end: Addr) -> (Vec<Part>, Ranges) {
         let live = self.live_ranges();
         let core = self.core.lock();
-        let within = |start| core.arena.frame_at(start).is_some();
         let mut frames: Vec<_> = (core.arena.frames())
-            .filter(|(_, it)| within(it.start) || !seeded!("growing-buffers-stay-awake"))
             .map(|(id, it)| (core.arena.site().addr(it.start), it.bytes, id))
             .map(|(start, bytes, id)| (start, start + bytes, id))
             .filter(|(_, to, _)| *to <= end)
@@ -242,9 +232,7 @@ impl Shared {
         let mut next = each.next().transpose()?;
         while let Some((part, event)) = next {
             next = each.next().transpose()?;
-            if !seeded!("taken-down-under-its-copies") {
-                event.synchronize()?;
-            }
+            event.synchronize()?;
             sleeping.end = part.last().map_or(sleeping.end, |it| it.1);
             self.take_all_down(part)?;
         }
@@ -269,17 +257,16 @@ impl Shared {
         core.forget_idle_asleep();
         let (room, lacking) = (core.room(), core.arena.asleep());
         drop(core);
-        if room < lacking && !seeded!("woken-beyond-the-limit") {
+        if room < lacking {
             return Err(self.out_of_memory(lacking));
         }
-        let all = Addr::MAX * u64::from(seeded!("what-stayed-awake-is-restored"));
-        let (parts, live) = self.sleeping_parts(sleeping.end.max(all));
+        let (parts, live) = self.sleeping_parts(sleeping.end);
         let made = parts.iter().try_for_each(|part| {
             self.make_again(part)?;
             (sleeping.copies)(&sleeping.stream, Way::ToDevice, &clip(&live, part))
         });
         let waited = sleeping.wait();
-        if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
+        if waited.is_ok() && made.is_err() {
             // A frame that the driver does not unmap stays made. After a failed wait, copies may still use the memory.
             let _ = parts.iter().try_for_each(|part| self.take_all_down(part));
         }

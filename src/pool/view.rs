@@ -19,7 +19,6 @@ use bytemuck::Pod;
 
 use crate::device::{Addr, Place, Stream, StreamCore, Use, may_wait, ordered, ordered_to_its_end};
 use crate::error::{Error, Result, refuse};
-use crate::seeded::seeded;
 
 /// Most bytes that a fill copies from the host; the device copies these to the rest.
 const PATTERN_BYTES: usize = 64 << 10;
@@ -326,7 +325,7 @@ impl<T: Pod> ViewMut<'_, T> {
             self.used().map_or(Ok(()), |used| used.check(core))?;
             return from_peer(stream, self.used(), (read, from), queue);
         }
-        let read = src.used().filter(|_| !seeded!("copy-reads-unordered"));
+        let read = src.used();
         ordered(core, &[read, self.used()], queue)?
     }
 

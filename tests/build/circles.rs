@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The library's folders, each of which uses only those before it. ARCHITECTURE.md draws them.
-const LAYERS: [&str; 20] = [
-    "seeded",
+const LAYERS: [&str; 19] = [
     "error",
     "sync",
     "driver",

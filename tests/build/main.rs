@@ -15,6 +15,7 @@ mod layers;
 #[path = "../../build/objects.rs"]
 mod objects;
 mod own_kernel;
+mod seeded_bugs;
 mod toolkit_discovery;
 #[path = "../../build/variables.rs"]
 mod variables;

@@ -70,7 +70,7 @@ WP_AVX2 void f32_to_f16(const Run &run) {
         y = _mm_blendv_epi8(y, nan, _mm_cmpgt_epi16(magnitude, infinity));
         _mm_storeu_si128((__m128i *)(dst + i), y);
     }
-    const bool saturate = run.saturate && !WP_SEEDED("tail-of-f16-does-not-saturate");
+    const bool saturate = run.saturate;
     for (; i < run.count; i++) dst[i] = narrow<F32, F16>(src[i], Nearest(), saturate);
 }
 
@@ -100,7 +100,7 @@ void f16_through_f32(const Run &run, const Mode &mode) {
     for (u64 start = 0; start < run.count; start += STRIP) {
         const u64 now = start + STRIP < run.count ? STRIP : run.count - start;
         f16_to_f32({(const u16 *)run.src + start, wide, now, 0, 0, false});
-        const u64 index = WP_SEEDED("draws-repeat-with-the-strip") ? run.index : run.index + start;
+        const u64 index = run.index + start;
         convert_run<F32, D>({wide, (typename D::Bits *)run.dst + start, now, index, run.seed, run.saturate}, mode);
     }
 }

@@ -112,7 +112,7 @@ void store_scale(const wp_quantize &a, const Part &p, const Scale &scale) {
 void pad_scales(const wp_quantize &a) {
     const u64 groups = (a.cols + a.group - 1) / a.group;
     for (u64 r = 0; r < rounded_up(a.rows, 128); r++)
-        for (u64 c = r < a.rows || WP_SEEDED("rows-of-padding-not-zeroed") ? groups : 0; c < a.scales_pitch; c++)
+        for (u64 c = r < a.rows ? groups : 0; c < a.scales_pitch; c++)
             ((u8 *)a.scales)[scale_index(a.layout, a.scales_pitch, r, c)] = 0;
 }
 

@@ -37,7 +37,7 @@ void unscale_tiles(const wp_unscale &a) {
         } else
 #endif
             finite = unscale_run<T>(x, tile.count, scaler->inverse);
-        if (!finite || WP_SEEDED("found-is-that-of-the-last-tile")) scaler->found = finite ? 0 : 1;
+        if (!finite) scaler->found = 1;
     }
 }
 

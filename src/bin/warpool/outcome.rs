@@ -6,8 +6,6 @@ use std::process::ExitCode;
 
 use warpool::Error;
 
-use crate::seeded::seeded;
-
 /// The outcome of a command; the worst of several is the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
@@ -59,7 +57,6 @@ impl<'a> Console<'a> {
     pub fn seen(&mut self, written: std::io::Result<()>) -> Outcome {
         match written {
             Ok(()) => Outcome::Ok,
-            Err(_) if seeded!("lost-output-is-no-error") => Outcome::Ok,
             Err(error) => {
                 self.note(format_args!("error: standard output: {error}"));
                 Outcome::Unable

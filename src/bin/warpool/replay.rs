@@ -13,7 +13,6 @@ use warpool::{Device, Error, Result};
 use crate::args::{DeviceChoice, Replay};
 use crate::outcome::{Console, Outcome};
 use crate::progress::{Progress, words};
-use crate::seeded::seeded;
 
 /// Replays every trace, also after a failed one; the worst outcome counts.
 pub fn run(options: &Replay, console: &mut Console<'_>) -> Outcome {
@@ -38,10 +37,7 @@ pub fn run_on(device: Device, options: &Replay, console: &mut Console<'_>) -> Ou
             Ok(report) => print(&report, options.json, console),
             Err(error) => console.fail(&error),
         };
-        outcome = match seeded!("outcome-of-the-last-trace") {
-            true => one,
-            false => outcome.max(one),
-        };
+        outcome = outcome.max(one);
     }
     outcome.max(nothing_left(device, console))
 }
@@ -82,12 +78,8 @@ fn replay_one(
         let bytes = cap.bytes(trace.peak_live_bytes(), info.granule);
         how = how.cap(bytes.map_err(|why| Error::invalid("cap", why))?);
     }
-    let seed = match seeded!("seed-not-passed-on") {
-        true => 1,
-        false => options.seed,
-    };
     how = how
-        .movable(options.movable.0, seed)
+        .movable(options.movable.0, options.seed)
         .remap(!options.no_remap);
     if let Some(part) = options.slack {
         how = how.slack(part.0);

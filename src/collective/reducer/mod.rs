@@ -41,7 +41,6 @@ use crate::convert::{E4m3, Element, FusedTo, GradScaler, Rounding, ScalerConfig}
 use crate::device::{Recorder, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
-use crate::seeded::seeded;
 
 /// An element type for sending.
 trait Sent: Element + Reduce + FusedTo<f32> {}
@@ -162,8 +161,7 @@ impl Bucket {
     }
 
     fn is_ready(&self) -> bool {
-        let early = seeded!("bucket-goes-with-its-first-gradient") && self.missing < self.tensors;
-        self.missing == 0 || early
+        self.missing == 0
     }
 }
 

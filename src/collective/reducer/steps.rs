@@ -11,7 +11,6 @@ use crate::device::{Launch, Stream, ordered};
 use crate::driver::abi;
 use crate::error::Result;
 use crate::pool::{PoolBuf, View, ViewMut};
-use crate::seeded::seeded;
 
 /// The sum of all ranks' 8-bit codes stays at or below 2^`TOP`: a code that is a power of two is exact, and
 /// the rounding errors of sums with few bits over many ranks stay below the largest code, 448.
@@ -56,7 +55,6 @@ impl Shared {
             return Ok(());
         };
         let kept = self.residual.iter();
-        let kept = kept.filter(|_| !seeded!("kept-part-not-measured"));
         for (at, source) in [&self.gradients].into_iter().chain(kept).enumerate() {
             for (all, part) in pieces(&bucket.range) {
                 let measured = Fused::default().amax(most.slice_mut(at..=at)?);
@@ -65,12 +63,10 @@ impl Shared {
                 convert_fused(&self.narrow, source, codes, Rounding::Nearest, measured)?;
             }
         }
-        if !seeded!("ranks-measure-for-themselves") {
-            // Compared as integers, so that a NaN is larger than everything.
-            let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
-            let (comm, stream) = &self.links[link];
-            comm.on(stream).all_reduce(bits, Op::Max).run()?;
-        }
+        // Compared as integers, so that a NaN is larger than everything.
+        let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
+        let (comm, stream) = &self.links[link];
+        comm.on(stream).all_reduce(bits, Op::Max).run()?;
         Ok(())
     }
 
@@ -125,13 +121,8 @@ impl Shared {
         let ranks = comm.size();
         for (all, part) in pieces(&range) {
             let (inverse, found) = scaler.inverse_and_found();
-            let mut averaged = Fused::default().scale(1.0 / ranks as f32);
-            if !seeded!("bucket-scale-not-divided-out") {
-                averaged = averaged.scale_at(inverse);
-            }
-            if comm.rank() == 0 || !seeded!("overflow-seen-by-rank-0-alone") {
-                averaged = averaged.flag(found);
-            }
+            let averaged = Fused::default().scale(1.0 / ranks as f32);
+            let averaged = averaged.scale_at(inverse).flag(found);
             let averaged = averaged.amax(self.largest.slice_mut(..1)?);
             convert_fused(
                 &self.widen,
@@ -157,8 +148,7 @@ impl Shared {
     {
         // Different for every cast of every rank.
         let number = number.wrapping_mul(u64::from(self.comm().size()));
-        let own = u64::from(self.comm().rank()) * u64::from(!seeded!("ranks-round-alike"));
-        let number = number.wrapping_add(own);
+        let number = number.wrapping_add(u64::from(self.comm().rank()));
         let rounding = match self.rounding {
             Rounding::Stochastic { seed } => Rounding::Stochastic {
                 seed: seed.wrapping_add(number),
@@ -166,8 +156,7 @@ impl Shared {
             other => other,
         };
         let gradients = self.gradients.slice(range.clone())?;
-        let kept = self.residual.as_mut();
-        match kept.filter(|_| !seeded!("what-rounding-took-is-lost")) {
+        match self.residual.as_mut() {
             Some(residual) => {
                 let residual = residual.slice_mut(range)?;
                 feed_back(&self.narrow, gradients, residual, codes, scaler, rounding)

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::batch::Move;
-use crate::seeded::seeded;
 
 /// The origin and the present place of each block that was moved, once or several times.
 #[derive(Debug, Default)]
@@ -19,7 +18,6 @@ impl Ways {
             .iter()
             .map(|m| {
                 let hop = self.origin.remove(&m.src);
-                let hop = hop.filter(|_| !seeded!("first-hop-forgotten"));
                 hop.map_or(m.src, |(from, _)| from)
             })
             .collect();

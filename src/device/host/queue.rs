@@ -24,7 +24,6 @@ use crate::device::capture_emulation::Branch;
 use crate::device::launch::Launch;
 use crate::device::{Addr, host_call};
 use crate::error::{Error, Result};
-use crate::seeded::seeded;
 use crate::sync::plain::lock;
 
 /// A copy or fill; all addresses are ordinary host addresses.
@@ -336,7 +335,7 @@ fn run_op(op: Op) -> Result<()> {
         Op::Transfer(transfer) => unsafe { transfer.run() },
         Op::Call(work) => {
             // An application's own kernels are host calls here.
-            let _default = (!seeded!("host-calls-flush-to-zero")).then(DefaultFloats::set);
+            let _default = DefaultFloats::set();
             host_call::run(work)?;
         }
         Op::Graph(ops) => {

@@ -13,7 +13,6 @@ use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
 use crate::pool::structure::{Lane, LaneState};
 use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_MOST, NEAR_PART};
-use crate::seeded::seeded;
 use crate::sync::{is_latched, latch};
 
 impl Lane {
@@ -46,16 +45,12 @@ impl Lane {
         }
         let more = (bytes / NEAR_PART).max(bytes.min(NEAR_LEAST));
         let most = bytes + more.min(NEAR_MOST);
-        let part = 1 + u64::from(seeded!("nearest-block-may-be-smaller"));
-        let least = bytes.div_ceil(part).next_multiple_of(UNIT);
+        let least = bytes.next_multiple_of(UNIT);
         let near = (!is_slot(bytes)).then(|| state.cache.pop_near(least, most));
-        let Some(mut near) = near.flatten() else {
+        let Some(near) = near.flatten() else {
             self.look_for_others(&mut state);
             return None;
         };
-        if seeded!("nearest-block-has-the-size-asked-for") {
-            near.bytes = bytes;
-        }
         (state.counters).allocate(near.bytes, requested, &self.others.elsewhere);
         Some(near)
     }

@@ -13,7 +13,6 @@ use crate::heap::UNIT;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::size_class::{CLASSES, class_of, is_slot};
 use crate::heap::{Id, NONE};
-use crate::seeded::seeded;
 
 /// Most blocks of a cache. Their entries take 128 KiB of host addresses, and memory as used.
 pub(crate) const MOST_BLOCKS: usize = 4096;
@@ -110,7 +109,7 @@ impl Cache {
         let head = &mut self.heads[bin];
         let at = *head;
         let entry = self.entries.get_mut(at as usize)?;
-        if entry.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
+        if entry.bytes != bytes {
             return None;
         }
         let block = *entry;

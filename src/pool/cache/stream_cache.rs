@@ -23,7 +23,6 @@ use crate::pool::structure::{
     Block, IdAndSlack, Lane, LaneParts, LaneState, Others, Private, Shared,
 };
 use crate::pool::tuning::MOST_ADDRESSES;
-use crate::seeded::seeded;
 use crate::sync::{Ending, Latch, LatchGuard, latch, try_latch};
 
 /// What [`Lane::serve_kept`] returns without a block.
@@ -165,8 +164,7 @@ impl Lane {
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<()> {
         let mut state = latch(&self.state);
         let has_ended = self.others.elsewhere.is_retired() && !self.others.enter_again();
-        refuse!(has_ended && !seeded!("ended-lane-serves-a-request") =>
-            "pool", "it is closed: make another");
+        refuse!(has_ended => "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         Ok(())
     }
@@ -239,8 +237,6 @@ impl Lane {
         if !self.has_room(&state, bytes) {
             return self.free_by_core(state, self, block(), requested);
         }
-        let rounds = seeded!("rounded-bytes-counted-as-requested");
-        let requested = if rounds { bytes } else { requested };
         // Nothing uses the lane after this: once the latch is released, it may retire and end.
         state.counters.free(bytes, requested);
         state.cache.push(block());
@@ -257,7 +253,7 @@ impl Lane {
         let leaves = home.others.elsewhere.add(block.bytes, requested);
         state.cache.push(block);
         drop(state);
-        if leaves && !seeded!("foreign-free-holds-its-lane") {
+        if leaves {
             home.leave();
         }
     }

@@ -23,13 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::free_lists::{ALL_BINS, BINS, Cached};
-use crate::heap::{Epoch, Grant, StreamIndex, UNIT};
+use super::free_lists::{ALL_BINS, Cached};
+use crate::heap::{Epoch, Grant, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
 use crate::pool::structure::{Batch, Lane, Shared, Transfer, TransferState};
-use crate::seeded::seeded;
 use crate::sync::latch;
 
 /// Blocks in a batch.
@@ -97,15 +96,11 @@ impl Lane {
             state.spare.push(blocks);
             return false;
         }
-        let forgets = match least {
-            1 => seeded!("taken-over-without-a-wait"),
-            _ => seeded!("bundle-forgets-its-history"),
-        };
         state.batches.push(Batch {
             bytes,
             stream: self.slot,
             timeline: Arc::clone(&self.stream.timeline),
-            tick: if forgets { 0 } else { newest },
+            tick: newest,
             blocks,
         });
         let oldest = (state.batches.len() > KEPT).then(|| state.batches.remove(0));
@@ -125,11 +120,8 @@ impl Lane {
     /// that were freed after it.
     fn is_behind(&self, batch: &Batch, waited: bool) -> bool {
         let theirs = &batch.timeline;
-        let uses_done = waited && !seeded!("wait-for-what-is-done-does-not-count")
-            || self.shared.transfer.opportunistic;
-        let is_done = uses_done && batch.tick <= theirs.done()
-            || waited && seeded!("taken-over-with-what-was-freed-meanwhile");
-        is_done || batch.tick <= self.timeline.waited(theirs.uid)
+        let uses_done = waited || self.shared.transfer.opportunistic;
+        uses_done && batch.tick <= theirs.done() || batch.tick <= self.timeline.waited(theirs.uid)
     }
 
     /// Takes a block of exactly `bytes` from a batch of the lane's own stream, or one that its stream runs behind, or
@@ -289,9 +281,7 @@ impl Core {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         for block in blocks.drain(..) {
             self.active.sub(block.bytes);
-            let large = block.bytes * u64::from(seeded!("large-blocks-forget-their-histories"));
-            let forgets = seeded!("cache-forgets-its-histories") || large > BINS as u64 * UNIT;
-            let epoch = Epoch::new(stream, block.tick * u64::from(!forgets));
+            let epoch = Epoch::new(stream, block.tick);
             let (id, offset) = (block.id, block.addr - self.arena.base());
             self.give_granted(Grant { id, offset }, block.bytes, epoch);
         }

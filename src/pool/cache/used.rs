@@ -17,7 +17,6 @@ use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::structure::{Block, Lane, Mark, Marks, Shared, Transfer, Used, Uses};
 use crate::pool::tuning::DROPS_A_QUESTION;
-use crate::seeded::seeded;
 use crate::sync::latch;
 
 impl Used {
@@ -28,27 +27,23 @@ impl Used {
         let behind = marks.all(|(theirs, tick)| self.timeline.is_behind(theirs, *tick));
         let done = (self.marks.iter()).all(|(theirs, tick)| theirs.done() >= *tick);
         // Not the open tick: under capture nothing is recorded, and the wait was before it.
-        behind.then(
-            || match done || seeded!("used-block-carries-the-tick-of-its-drop") {
-                true => self.block.tick,
-                false => self.timeline.queued_tick(),
-            },
-        )
+        behind.then(|| match done {
+            true => self.block.tick,
+            false => self.timeline.queued_tick(),
+        })
     }
 }
 
 impl Uses {
     /// All work that uses the block; for declared streams, all that is queued by now.
     fn all(&self) -> impl Iterator<Item = Mark> + '_ {
-        let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
-        let declared = self.streams.iter().skip(forgotten).map(|stream| {
+        let declared = self.streams.iter().map(|stream| {
             let theirs = &stream.core().timeline;
             (Arc::clone(theirs), theirs.queued_tick())
         });
         // Launches since the buffer gave up its type, also of graphs that are gone.
         let graphs = self.left.graphs.iter();
         let launches = graphs.filter_map(|graph| graph.record().last());
-        let launches = launches.filter(|_| !seeded!("launch-after-the-type-forgotten"));
         let left = self.left.marks.iter().cloned().chain(launches);
         left.chain(declared)
     }

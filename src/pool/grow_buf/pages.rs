@@ -16,7 +16,6 @@ use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::job::make_handles;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
-use crate::seeded::seeded;
 
 impl PagesState {
     /// Bytes of the first frames.
@@ -49,7 +48,7 @@ impl Pages {
         // The pool may have fallen asleep meanwhile.
         books.refuse_asleep()?;
         let slack = if looked { u64::MAX } else { books.slack(bytes) };
-        if books.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
+        if books.room().min(slack) < bytes {
             return Ok(false);
         }
         books.under_way.to_create += bytes;
@@ -89,8 +88,7 @@ impl Pages {
     pub(in crate::pool) fn forget_asleep(&self, core: &CoreLock) {
         let mut state = lock(&self.state);
         let (mut core, used) = (core.lock(), state.used);
-        let sleeps =
-            |core: &Core, id| !core.arena.frame(id).awake && !seeded!("shrunk-asleep-is-made");
+        let sleeps = |core: &Core, id| !core.arena.frame(id).awake;
         while state.frames.len() > used
             && let Some((frame, _)) = state.frames.pop_if(|(it, _)| sleeps(&core, *it))
         {
@@ -119,7 +117,7 @@ impl Pages {
 /// where copies of them may be under way. Returns the bytes released.
 fn take_down(shared: &Shared, state: &mut PagesState) -> u64 {
     let mut books = shared.core.lock();
-    if books.asleep && !seeded!("handles-go-while-they-are-saved") {
+    if books.asleep {
         return 0;
     }
     let leaving = state.bytes(state.frames.len()) - state.bytes(state.used);
@@ -147,7 +145,7 @@ pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
         pages.ask(true);
     }
     drop(arena);
-    for pages in (all.iter()).filter(|_| !seeded!("growing-buffers-outlive-their-pool")) {
+    for pages in all.iter() {
         let _ = pages.site.unreserve(pages.span);
     }
 }
@@ -168,7 +166,7 @@ impl Shared {
         // A callback may panic.
         let grow = || self.try_to_grow(pages, bytes, stream);
         let grown = catch_unwind(AssertUnwindSafe(grow));
-        if !matches!(grown, Ok(Ok(()))) && !seeded!("failed-growth-keeps-its-handles") {
+        if !matches!(grown, Ok(Ok(()))) {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
             let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
@@ -220,12 +218,12 @@ impl Shared {
         let mut state = lock(&pages.state);
         let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
         let some = state.used != state.frames.len();
-        if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
+        if some && !state.awaited.iter().all(is_done) {
             return 0;
         }
         let mut released = 0;
         // Kept if no frame is unused: a growth that fails may leave unused frames again.
-        if some || seeded!("failed-growth-forgets-queued-work") {
+        if some {
             state.awaited.clear();
             released = take_down(self, &mut state);
         }

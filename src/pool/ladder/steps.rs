@@ -7,7 +7,6 @@ use crate::pool::job::{Job, Part};
 use crate::pool::mapping::total;
 use crate::pool::stats::Told;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
-use crate::seeded::seeded;
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
@@ -102,8 +101,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
         let epoch = core.extents.get(id).epoch;
         (core.take(id, climb.size, stream), epoch)
     };
-    let waited = Some(epoch).filter(|_| !seeded!("taken-without-a-wait"));
-    let waits = core.waits_for(stream, waited);
+    let waits = core.waits_for(stream, [epoch]);
     let taken = vec![Part::Taken(grant, climb.size, epoch)];
     Some(Turn::Work(core.begin(waits, &[epoch], taken), Then::Next))
 }

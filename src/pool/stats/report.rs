@@ -12,7 +12,6 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::structure::{Books, Lane, Served, Shared};
 use crate::pool::tuning::READ_PART;
-use crate::seeded::seeded;
 use crate::sync::{latch, try_lock};
 
 fn totals(lane: &Lane) -> Totals<3> {
@@ -75,12 +74,9 @@ impl Books {
         let is_it = |it: &mut Arc<Lane>| std::ptr::eq(Arc::as_ptr(it), lane);
         self.gone.extend(entry.lanes.extract_if(.., is_it));
         if entry.lanes.is_empty()
-            && let Some(Served { mut past, .. }) = self.streams.remove(&uid)
+            && let Some(Served { past, .. }) = self.streams.remove(&uid)
             && !lane.stream.gate
         {
-            if seeded!("peaks-go-with-their-stream") {
-                past.peaks = Default::default();
-            }
             self.past.merge(&past);
         }
         // A thread with a block of a closed pool may have remembered any of its lanes.
