@@ -35,7 +35,7 @@ use super::plan::{Batch, Move, Plan};
 use super::sanitizer_hooks::SanitizerHooks;
 use super::speculative_plan::{SpeculativePlan, in_short};
 use super::task::{Aim, KeptPlan, Owners, Task};
-use crate::device::Timeline;
+use crate::device::{Timeline, is_under_capture};
 use crate::error::{Error, Result};
 use crate::pool::{Core, Epoch, Shared};
 
@@ -173,6 +173,7 @@ impl Step<'_> {
 }
 
 /// The result of one step towards a goal.
+#[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) moved: Moved,
     pub(crate) ways: Ways,
@@ -190,9 +191,7 @@ impl Outcome {
                 reached,
                 ..Moved::default()
             },
-            ways: Ways::default(),
-            kept: None,
-            error: None,
+            ..Self::default()
         }
     }
 }
@@ -242,8 +241,7 @@ pub(crate) fn step(
     ahead: Ahead,
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
-    drop(shared.lock_drained());
-    let mut core = shared.core.lock();
+    let mut core = shared.lock_for_moves();
     let Some((plan, batches, fresh)) = planned(&core, owners, task, ahead) else {
         return Ok(Outcome::nothing(false));
     };
@@ -263,7 +261,11 @@ pub(crate) fn step(
         launches: 0,
         begun: false,
     };
-    step.wait(&batches)?;
+    match step.wait(&batches) {
+        // A capture began meanwhile: the next step plans without what its stream used.
+        Err(error) if is_under_capture(&error) => return Ok(Outcome::default()),
+        waited => waited?,
+    }
     let error = step.run(&batches, task).err();
     Ok(step.end(plan, &batches, task, fresh, error))
 }

@@ -127,8 +127,7 @@ pub(crate) fn join(
     bytes: u64,
 ) -> Result<Joined> {
     let lane = shared.open_lane(&mover.stream)?;
-    drop(shared.lock_drained());
-    let mut core = shared.core.lock();
+    let mut core = shared.lock_for_moves();
     let mut joined = Joined::default();
     let Some(lacking) = core.lacks(bytes).filter(|_| core.config.remap) else {
         return Ok(joined);

@@ -227,13 +227,16 @@ impl Timeline {
         tick > self.done() && newest.is_some_and(|newest| newest >= tick)
     }
 
-    /// Returns the highest tick done, after asking the driver. The first query is about the mark that covers
-    /// `most`, or the newest mark if none does. If that is not done, a second query is about the mark that
-    /// covers `least`. At most two queries, however many marks are open.
-    ///
-    /// While any stream of the device is captured nothing is queried, because a query may break the capture.
+    /// Whether the driver may be asked: a query may break a capture of any stream of the device.
+    pub(crate) fn may_poll(&self) -> bool {
+        !self.device.is_capturing()
+    }
+
+    /// Returns the highest tick done, after asking the driver if it [may](Timeline::may_poll) be asked. The first query
+    /// is about the mark that covers `most`, or the newest mark if none does. If that is not done, a second query is
+    /// about the mark that covers `least`. At most two queries, however many marks are open.
     pub(crate) fn poll(&self, least: u64, most: u64) -> Result<u64> {
-        if self.device.is_capturing() {
+        if !self.may_poll() {
             return Ok(self.done());
         }
         let newest = lock(&self.order).marks.back().map_or(0, |mark| mark.tick);
@@ -329,7 +332,7 @@ impl Timeline {
         // here; the next caller that asks gets it. The caller may hold a lock.
         let ask = |mark: &Mark| host_call::without_any(|| backend.event_query(mark.event.raw));
         if let Some(mark) = middle
-            && !self.device.is_capturing()
+            && self.may_poll()
             && ask(&mark).unwrap_or(false)
         {
             self.reached(mark.tick);

@@ -65,6 +65,11 @@ impl Marks {
         }
     }
 
+    /// Whether all ticks can be waited for: see [`Timeline::may_close`].
+    fn may_close(&self) -> bool {
+        self.0.iter().all(|(theirs, tick)| theirs.may_close(*tick))
+    }
+
     /// The ticks that the stream of `timeline` is not known to be ordered after.
     pub(super) fn lacking(&self, timeline: &Timeline) -> Self {
         let all = self.0.iter();
@@ -155,6 +160,11 @@ impl Entry {
     pub(super) fn note_to(&self, uses: &mut Marks) {
         uses.note_all(&self.ready);
         uses.note_all(&self.uses);
+    }
+
+    /// Whether all of that can be waited for.
+    pub(super) fn may_wait(&self) -> bool {
+        self.ready.may_close() && self.uses.may_close()
     }
 
     /// Everything done with the block so far runs before `tick`; later uses wait for `tick`.
@@ -447,7 +457,9 @@ pub(super) struct Moving<'a> {
 impl Owners for Moving<'_> {
     fn may_move(&self, at: u64) -> bool {
         let entry = self.table.at(at);
-        entry.is_some_and(|(_, entry)| entry.holds == 0)
+        // The driver may be asked while no stream is under capture.
+        let may_wait = |entry: &Entry| self.mover.may_poll() || entry.may_wait();
+        entry.is_some_and(|(_, entry)| entry.holds == 0 && may_wait(entry))
     }
 
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {

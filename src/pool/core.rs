@@ -318,11 +318,12 @@ impl Core {
         (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch));
     }
 
-    /// For each stream, the last work that holes and stale mappings wait for.
+    /// For each stream, the last work that holes wait for, and stale mappings that can be waited for.
     pub(super) fn last_epochs(&self) -> Vec<Epoch> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
-            if matches!(extent.state, State::Free | State::Stale) {
+            let is_stale = extent.state == State::Stale && self.may_wait(extent.epoch);
+            if is_stale || extent.state == State::Free {
                 let tick = &mut last[extent.epoch.stream as usize];
                 *tick = extent.epoch.tick.max(*tick);
             }

@@ -7,13 +7,14 @@
 //! another run: its blocks keep their bytes and get new addresses. Its old mappings become stale.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use super::ask;
-use super::core::Core;
+use super::core::{Core, CoreGuard};
 use super::stats::Told;
-use super::structure::Mark;
+use super::structure::{Mark, Shared};
 use crate::error::{Error, Result, refuse};
-use crate::heap::{Epoch, FRESH, Id, State, StreamIndex};
+use crate::heap::{Epoch, FRESH, Id, State, StreamIndex, UNIT};
 
 /// A block's move: from which offset, to which, and its bytes.
 pub(crate) type Way = (u64, u64, u64);
@@ -32,6 +33,48 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn bytes(&self) -> u64 {
         self.end - self.start
+    }
+}
+
+/// The core for moves: holes that nothing can wait for are held until it is dropped, so that no plan has them.
+pub(crate) struct MovesGuard<'l>(CoreGuard<'l>, Vec<Id>);
+
+impl Deref for MovesGuard<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.0
+    }
+}
+
+impl DerefMut for MovesGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.0
+    }
+}
+
+impl Drop for MovesGuard<'_> {
+    fn drop(&mut self) {
+        let Self(core, held) = self;
+        held.drain(..).for_each(|id| core.let_go(id));
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock_for_moves(&self) -> MovesGuard<'_> {
+        drop(self.lock_drained());
+        let mut core = self.core.lock();
+        let is_captured =
+            |&slot: &StreamIndex| core.timeline(slot).is_some_and(|it| it.is_captured());
+        let captured = (1..core.extents.slots()).filter(is_captured);
+        let holes = captured.flat_map(|slot| core.extents.holes_of(slot, UNIT));
+        let stays = |&id: &Id| !core.may_wait(core.extents.get(id).epoch);
+        let held: Vec<Id> = holes.filter(stays).collect();
+        for &id in &held {
+            let hole = *core.extents.get(id);
+            core.hold(id, hole.start, hole.bytes);
+        }
+        MovesGuard(core, held)
     }
 }
 

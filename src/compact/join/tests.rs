@@ -22,6 +22,21 @@ impl Owners for Asked {
     fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
 }
 
+/// Owners whose block at this offset may move, and no other.
+struct Of(u64);
+
+impl Owners for Of {
+    fn may_move(&self, at: u64) -> bool {
+        at == self.0
+    }
+
+    fn uses(&self, _: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
+}
+
 /// Owners that fail for the uses of the block at this offset.
 struct Failing(u64);
 
@@ -144,6 +159,38 @@ fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
     let carried: Vec<u64> = joined.ways.iter().map(|way| way.src).collect();
     assert!(carried == [0] || carried == [far], "{carried:?}");
     assert_eq!(owners.0.into_inner(), carried);
+}
+
+#[test]
+fn what_a_stream_used_as_its_capture_began_stays_as_others_are_mapped_elsewhere() {
+    let device = Device::host().expect("the host device");
+    let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+    let mover = Mover::new(&device, &Overhead::default()).expect("a mover");
+    let (shared, stream) = (pool.shared(), device.stream().expect("a stream"));
+    let lane = shared.open_lane(&stream).expect("a lane");
+    let _capture = stream.begin_capture().expect("a capture");
+    let mut core = shared.core.lock();
+    let (granule, open) = (core.arena.granule(), stream.core().timeline.open_tick());
+    let [first, captured, far] = [0, 64, 128].map(|at| at * granule);
+    for start in [first, captured, far] {
+        core.create_frames(start, start + 4 * granule)
+            .expect("memory");
+    }
+    core.take_at(first, granule, lane.slot);
+    core.take_at(far, granule, lane.slot);
+    let hole = core.extents.seek(core.extents.first(), captured);
+    core.extents.set_epoch(hole, Epoch::new(lane.slot, open));
+    drop(core);
+    let joined = join(shared, &mover, &mut Of(first), 5 * granule).expect("a plan");
+    assert!(joined.error.is_none(), "{:?}", joined.error);
+    let sources: Vec<u64> = joined.ways.iter().map(|way| way.src).collect();
+    assert_eq!(sources, [first]);
+    let core = shared.core.lock();
+    let hole = core
+        .extents
+        .get(core.extents.seek(core.extents.first(), captured));
+    assert_eq!((hole.start, hole.bytes), (captured, 4 * granule));
+    core.extents.check(granule).expect("whole books");
 }
 
 #[test]

@@ -2,7 +2,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::compact::{Aim, Budget, Goal, Moved};
+use crate::device::lock;
 use crate::device::sim::Rng;
+use crate::heap::{Epoch, State};
+use crate::movable::block_table::Entry;
 use crate::movable::registry::Registry;
 use crate::{Device, Movable, Pool, PoolConfig, Result, Stream};
 
@@ -209,5 +212,44 @@ fn whoever_waits_for_the_records_of_steps_keeps_nobody_from_the_blocks() -> Resu
         Ok(())
     })?;
     assert!(lab.pool.take_steps()?.is_empty());
+    lab.check()
+}
+
+#[test]
+fn a_compaction_goes_past_what_a_stream_used_as_its_capture_began() -> Result<()> {
+    let lab = Lab::new(32)?;
+    let (registry, shared) = (lab.registry()?, lab.pool.shared());
+    let other = lab.pool.device().stream()?;
+    let (lane, theirs) = (shared.open_lane(&other)?, &other.core().timeline);
+    let capture = other.begin_capture()?;
+    let open = Epoch::new(lane.slot, theirs.open_tick());
+    let mut core = shared.lock_drained();
+    let mut holes = core
+        .extents
+        .iter()
+        .filter(|(_, it)| it.state == State::Free);
+    let (id, at) = holes.nth(8).map(|(id, it)| (id, it.start)).expect("a hole");
+    drop(holes);
+    core.extents.set_epoch(id, open);
+    drop(core);
+    let used = &lab.blocks[4].0;
+    let address = || Ok(used.hold(&lab.stream)?.addr());
+    let before = address()?;
+    let noted = |entry: &mut Entry| entry.uses.note(theirs, open.tick);
+    lock(&registry.state).table.entry(used.id()).map(noted)?;
+    let moved = lab.pool.compact(&Goal::Full)?;
+    assert!(moved.blocks > 4 && moved.reached, "{moved:?}");
+    assert_eq!(address()?, before);
+    let core = shared.core.lock();
+    let hole = core
+        .extents
+        .get(core.extents.seek(core.extents.first(), at));
+    assert_eq!((hole.start, hole.bytes), (at, Lab::BLOCK as u64));
+    assert_eq!((hole.state, hole.epoch), (State::Free, open));
+    drop(core);
+    lab.check()?;
+    drop(capture);
+    assert!(lab.pool.compact(&Goal::Full)?.blocks > 0);
+    assert_ne!(address()?, before);
     lab.check()
 }

@@ -208,3 +208,16 @@ fn a_request_that_lacks_nothing_is_told_so_above_a_limit_that_was_lowered() {
     assert_eq!(core.lacks(6 * granule), Some(0));
     assert_eq!(core.lacks(6 * granule + 1), None);
 }
+
+#[test]
+fn moves_wait_for_no_stale_mapping_that_a_stream_used_as_its_capture_began() {
+    let (mut made, granule) = made();
+    let (other, (stream, _hold)) = made.stream();
+    let _capture = stream.begin_capture().unwrap();
+    let open = Epoch::new(other, made.core.open_tick(other));
+    let (from, to) = (11 * granule, 12 * granule);
+    let hole = made.core.extents.seek(made.core.extents.first(), from);
+    made.core.extents.set_epoch(hole, open);
+    made.core.extents.retire(hole, from, to);
+    made.core.wait_for_holes(made.slot).unwrap();
+}
