@@ -9,7 +9,7 @@ use super::callback::{Callback, Calls, tell};
 use super::registry::{Registry, State, alloc_tagged, free_behind};
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Addr, Queueing, Stream, Timeline, lock};
+use crate::device::{Addr, Queueing, Stream, Timeline, is_under_capture, lock};
 use crate::error::{Error, Result, refuse};
 use crate::pool::{Block, Job, Questions, Shared, UNIT, bytes_of};
 
@@ -24,9 +24,9 @@ impl<T: Pod> Movable<T> {
     /// Resizes the buffer to `len` elements, in the order of `stream`. The first elements keep their values;
     /// added elements are uninitialised.
     ///
-    /// A buffer shrinks in place, and grows in place if the memory after it is free. Otherwise it is copied
-    /// to a block that is allocated on `stream`. This counts as a move: pointers to it are updated and its
-    /// callback is called. The host waits for nothing.
+    /// A buffer shrinks in place; of one that a stream used as its capture began, the memory stays. It grows in place
+    /// if the memory after it is free. Otherwise it is copied to a block that is allocated on `stream`. This counts as
+    /// a move: pointers to it are updated and its callback is called. The host waits for nothing.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -130,7 +130,11 @@ impl Registry {
             if is_resized || waits.is_empty() {
                 return Ok(is_resized);
             }
-            shared.work(|_| Job::asking(waits))?;
+            match shared.work(|_| Job::asking(waits)) {
+                // A capture began meanwhile.
+                Err(error) if is_under_capture(&error) => {}
+                waited => waited?,
+            }
         }
         let why = "other threads use the block all the time: resize it when they do not";
         Err(Error::invalid("id", why))
@@ -225,6 +229,7 @@ impl State {
         if entry.holds > 0 {
             return Err(held());
         }
+        let may_wait = entry.may_wait();
         let Some(block) = &mut entry.block else {
             return Ok(false);
         };
@@ -235,6 +240,9 @@ impl State {
             if bytes.next_multiple_of(UNIT) < block.capacity() {
                 if !block.is_private() {
                     home.refuse_under_capture()?;
+                }
+                if !may_wait {
+                    return Ok(true);
                 }
                 let mut uses = entry.ready.lacking(timeline);
                 uses.note_all(&entry.uses.lacking(timeline));
@@ -343,3 +351,6 @@ impl State {
         Ok(self.table.replace(id, block))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ use super::registry::{Registry, State, alloc_tagged};
 use super::shelf::{Away, CopyStream, Shelf, Shelved, Spilling};
 use super::{Movable, Pool};
 use crate::compact::{BETWEEN, Move};
-use crate::device::{Queueing, Timeline, lock};
+use crate::device::{Queueing, Timeline, is_under_capture, lock};
 use crate::error::Result;
 use crate::pool::{Block, Need, Relief, Shared, Spilled};
 use crate::sync::MutexGuard;
@@ -97,7 +97,8 @@ fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
 impl Entry {
     /// The cost of spilling the block; `None` if it must stay.
     fn cost(&self, bytes: u64, now: u64) -> Option<f64> {
-        (self.holds == 0).then(|| bytes as f64 / (now - self.held_at + 1) as f64)
+        let goes = self.holds == 0 && self.may_wait();
+        goes.then(|| bytes as f64 / (now - self.held_at + 1) as f64)
     }
 }
 
@@ -166,8 +167,12 @@ impl State {
         let Some(addr) = block.filter(|_| !stays).map(Block::addr) else {
             return Ok(None);
         };
-        entry.ready.wait_on(timeline)?;
-        entry.uses.wait_on(timeline)?;
+        let waited = entry.ready.wait_on(timeline);
+        match waited.and_then(|()| entry.uses.wait_on(timeline)) {
+            // A capture began meanwhile.
+            Err(error) if is_under_capture(&error) => return Ok(None),
+            waited => waited?,
+        }
         let put = contents.put(addr, &down.stream);
         // After a failure too, because the copy may be queued.
         down.add();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::{Registry, Shelf, Shelved, Stretch, chosen};
-use crate::device::{Addr, Device, Stream};
+use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::host::{Contents, HostPool, HostPoolConfig};
 use crate::pool::{Need, Pool, PoolConfig, Relief};
@@ -239,4 +239,32 @@ fn a_request_for_which_a_pool_that_sleeps_moves_nothing_looks_again() {
     woken.lock().unwrap().take();
     pool.wake(&[]).unwrap();
     pool.alloc(&stream, 2 << 20).unwrap();
+}
+
+#[test]
+fn a_request_spills_another_block_than_one_that_a_stream_used_as_its_capture_began() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let shelf = After(host, Mutex::new(None));
+    pool.spill_to(Some(Arc::new(shelf))).unwrap();
+    let blocks = [(); 2].map(|()| pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap());
+    let capture = other.begin_capture().unwrap();
+    let registry = Registry::of(&pool).unwrap();
+    let note = |at: usize| {
+        let theirs = &other.core().timeline;
+        let mut state = lock(&registry.state);
+        let entry = state.table.entry(blocks[at].id()).unwrap();
+        entry.uses.note(theirs, theirs.open_tick());
+    };
+    note(0);
+    let block = pool.alloc(&stream, 4 << 20).unwrap();
+    drop(block);
+    blocks[1].prefetch().unwrap();
+    note(1);
+    let failed = pool.alloc(&stream, 4 << 20).unwrap_err();
+    assert!(failed.is_out_of_memory(), "{failed}");
+    drop(capture);
+    pool.alloc(&stream, 4 << 20).unwrap();
 }

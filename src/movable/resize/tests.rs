@@ -1,0 +1,34 @@
+use crate::device::{Device, lock};
+use crate::movable::registry::Registry;
+use crate::{Pool, PoolConfig, Result};
+
+#[test]
+fn a_block_that_a_stream_used_as_its_capture_began_shrinks_and_keeps_its_memory_meanwhile()
+-> Result<()> {
+    let device = Device::host()?;
+    let pool = Pool::new(&device, PoolConfig::default())?;
+    let (stream, other) = (device.stream()?, device.stream()?);
+    let mut block = pool.alloc_movable::<u8>(&stream, 1 << 20)?;
+    block.upload(&stream, &vec![7; 1 << 20])?;
+    let (held, theirs) = (pool.stats().allocated.current, &other.core().timeline);
+    let capture = other.begin_capture()?;
+    let registry = Registry::of(&pool)?;
+    let note = |tick| {
+        let mut state = lock(&registry.state);
+        let entry = state.table.entry(block.id());
+        entry.map(|entry| entry.uses.note(theirs, tick))
+    };
+    note(theirs.open_tick())?;
+    for len in [1000, 2000, 500] {
+        block.resize(&stream, len)?;
+        assert_eq!(block.len(), len);
+        assert_eq!(pool.stats().allocated.current, held);
+        assert_eq!(block.download(&stream)?[..500], [7; 500]);
+    }
+    drop(capture);
+    block.resize(&stream, 400)?;
+    assert!(pool.stats().allocated.current < held);
+    assert_eq!(block.download(&stream)?, [7; 400]);
+    pool.check_invariants().expect("invariants hold");
+    Ok(())
+}
