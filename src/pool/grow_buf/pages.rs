@@ -198,8 +198,11 @@ impl Shared {
                 1 | 2 => given_up = self.give_up_idle(lacking, taken == 2),
                 3 => drop(self.wait_for_others(self.core.lock())),
                 _ if asked => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
-                // What other threads free meanwhile is looked for once more.
-                _ => (taken, asked) = (0, !self.relieve(stream, lacking, true)),
+                // What other threads free meanwhile is looked for once more, but not as the pool falls asleep.
+                _ => {
+                    (taken, asked) = (0, !self.relieve(stream, lacking, true));
+                    self.awake.check()?;
+                }
             }
         }
     }

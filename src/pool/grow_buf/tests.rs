@@ -380,6 +380,24 @@ fn what_is_registered_frees_memory_for_a_buffer() {
 }
 
 #[test]
+fn a_buffer_for_which_registered_steps_can_do_nothing_as_the_pool_falls_asleep_does_not_wait() {
+    let ground = limited(4);
+    let shared = std::sync::Arc::clone(ground.pool.shared());
+    let exhausted = |_: &crate::pool::Need<'_>| crate::pool::Relief::Exhausted;
+    shared.add_relief(1, std::sync::Arc::new(exhausted));
+    let (mut buffer, bytes) = (ground.filled(4, 1), 5 * ground.granule);
+    ground.device.suspend(&shared.awake).unwrap();
+    let (tell, told) = mpsc::channel();
+    let grows = std::thread::spawn(move || tell.send(buffer.resize(bytes)));
+    let outcome = told.recv_timeout(Duration::from_secs(5));
+    ground.device.resume(&shared.awake);
+    grows.join().unwrap().unwrap();
+    let failed = outcome.expect("it goes on").unwrap_err();
+    assert!(failed.to_string().contains("sleep"), "{failed}");
+    assert_eq!(ground.grown(), 0);
+}
+
+#[test]
 fn buffers_without_elements_or_of_elements_without_bytes_hold_no_memory() {
     let ground = ground(small());
     let [home, other] = &ground.streams;
