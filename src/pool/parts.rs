@@ -10,8 +10,11 @@ use crate::error::{Error, Result};
 /// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
 const FAMILY_RANK: u8 = 150;
 
-/// Makes a part ask the others if the device is short, not if its own limit is.
+/// Makes a part ask the others, once, if the device is short, not if its own limit is.
 fn asks_family(part: &Arc<Handle>) {
+    if (lock(&part.shared.relief).iter()).any(|&(rank, _)| rank == FAMILY_RANK) {
+        return;
+    }
     let own = Arc::downgrade(part);
     let step = move |need: &Need<'_>| {
         let figures = need.told().figures;
@@ -74,9 +77,7 @@ impl Pool {
                 };
             }
         };
-        if parts.is_empty() && root.whole.upgrade().is_none() {
-            asks_family(root);
-        }
+        asks_family(root);
         asks_family(&part.handle);
         parts.insert(tag.to_owned(), part.clone());
         Ok(part)

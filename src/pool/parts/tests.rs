@@ -2,7 +2,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::device::Device;
+use crate::device::{Device, lock};
 use crate::host::Contents;
 use crate::pool::{Pool, PoolConfig};
 
@@ -127,4 +127,15 @@ fn a_part_keeps_its_settings_if_the_recording_of_another_cannot_be_made() {
     std::fs::remove_dir_all(&inside).unwrap();
     assert!(pool.tagged("b").is_err());
     assert_eq!(pool.tagged("a").unwrap().limit(), Some(1 << 20));
+}
+
+#[test]
+fn a_pool_whose_parts_went_has_one_step_for_its_next_parts() {
+    let pool = Pool::new(&Device::host().unwrap(), PoolConfig::default()).unwrap();
+    let steps = || lock(&pool.shared().relief).len();
+    for tag in ["a", "b", "c"] {
+        drop(pool.tagged(tag).unwrap());
+        assert_eq!(steps(), 1);
+        drop(pool.take_unused());
+    }
 }
