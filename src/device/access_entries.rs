@@ -254,8 +254,9 @@ impl Entries {
     }
 
     /// Merges entries: each stream with many of them gets one, and finished work is removed. A stream with
-    /// few keeps them, because its last tick would make others wait for unrelated work.
-    pub(super) fn shorten(&mut self, home: &Arc<Timeline>) {
+    /// few keeps them, because its last tick would make others wait for unrelated work. If the driver was not `asked`
+    /// what is finished, few more entries are too many again.
+    pub(super) fn shorten(&mut self, home: &Arc<Timeline>, asked: bool) {
         let mut all: Vec<Entry> = self.few.iter_mut().filter_map(Option::take).collect();
         all.append(&mut self.more);
         let mut kept: Vec<Entry> = Vec::new();
@@ -273,7 +274,10 @@ impl Entries {
             }
         }
         self.more = joined(kept);
-        self.many = MANY.max(2 * self.more.len());
+        self.many = match asked {
+            true => MANY.max(2 * self.more.len()),
+            false => MANY + self.more.len(),
+        };
     }
 }
 

@@ -76,14 +76,16 @@ pub(crate) struct AccessLog {
     lent: bool,
 }
 
-/// Asks the driver which of this work is done: nobody else may ask about streams that are gone.
-fn ask(work: &[(Arc<Timeline>, u64)]) {
-    for (on, tick) in work.iter().filter(|_| !is_running()) {
+/// Asks the driver which of this work is done, and whether it may: nobody else may ask about streams that are gone.
+fn ask(work: &[(Arc<Timeline>, u64)]) -> bool {
+    let may_ask = !is_running() && work.iter().all(|(on, _)| on.may_poll());
+    for (on, tick) in work.iter().filter(|_| may_ask) {
         if on.done() < *tick {
             // No record is made, and no host call runs: the caller may hold a lock. Work of which nothing is known stays.
             let _ = without_any(|| on.poll(*tick, u64::MAX));
         }
     }
+    may_ask
 }
 
 /// A stream and a tick packed into a word; 0 if they do not fit.
@@ -270,8 +272,8 @@ impl AccessLog {
         self.show_part(span, &by);
         if let Some(open) = entries.too_many(home) {
             drop(entries);
-            ask(&open);
-            latch(&self.entries).shorten(home);
+            let asked = ask(&open);
+            latch(&self.entries).shorten(home, asked);
         }
     }
 
@@ -410,3 +412,6 @@ impl fmt::Debug for AccessLog {
         write!(f, "AccessLog({} entries)", latch(&self.entries).len())
     }
 }
+
+#[cfg(test)]
+mod tests;

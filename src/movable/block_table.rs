@@ -46,7 +46,8 @@ impl Marks {
     /// Removes ticks that are done. The driver is queried only when the number of ticks has doubled
     /// since the last query.
     fn forget_done(&mut self) {
-        let asks = self.0.len() >= self.1 && !is_running();
+        let may_poll = || self.0.iter().all(|(theirs, _)| theirs.may_poll());
+        let asks = self.0.len() >= self.1 && !is_running() && may_poll();
         self.0.retain(|(theirs, tick)| {
             let is_done = |done: u64| done >= *tick;
             // No record is made: the caller holds the registry's lock.
@@ -491,3 +492,6 @@ impl Owners for Moving<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
