@@ -109,14 +109,9 @@ impl Device {
             let known = self.timelines();
             known.values().filter_map(|it| it.upgrade()).collect()
         };
-        let passed = self.wait_for_operations(&all).and_then(|()| {
-            // A stream that was dropped meanwhile without a last mark, because nothing tracked
-            // its order, cannot be waited for.
-            all.iter().try_for_each(|it| {
-                let waited = it.sync_to(it.last_tick());
-                waited.or_else(|error| it.is_forgotten().then_some(()).ok_or(error))
-            })
-        });
+        let passed = self
+            .wait_for_operations(&all)
+            .and_then(|()| all.iter().try_for_each(|it| it.sync_to(it.last_tick())));
         if passed.is_err() {
             self.resume(awake);
         }

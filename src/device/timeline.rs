@@ -313,12 +313,19 @@ impl Timeline {
         let recorded = self.counted_record(|stream| backend.event_record(event.raw, stream));
         let (tick, clock) = match recorded {
             Ok(recorded) => recorded,
-            // The stream may have been dropped since the first look, leaving its last mark.
-            Err(error) => match self.made_mark(tick) {
-                Some(mark) => return Ok(Some(mark)),
-                None if self.done() >= tick => return Ok(None),
-                None => return Err(error),
-            },
+            // The stream may have been dropped since the first look, leaving its last mark. The caller may have read a
+            // tick beyond that while it was made, but no work has it.
+            Err(error) => {
+                let tick = match self.raw() {
+                    None => tick.min(self.open_tick() - 1),
+                    Some(_) => tick,
+                };
+                match self.made_mark(tick) {
+                    Some(mark) => return Ok(Some(mark)),
+                    None if self.done() >= tick => return Ok(None),
+                    None => return Err(error),
+                }
+            }
         };
         let mark = Mark { tick, event, clock };
         let middle = {
@@ -523,12 +530,6 @@ impl Timeline {
         self.gone.store(1, Ordering::Release);
         *lock(&self.raw) = None;
         true
-    }
-
-    /// Whether the stream was closed without a mark, so that nothing can wait for it.
-    pub(super) fn is_forgotten(&self) -> bool {
-        let left = self.left.load(Ordering::Acquire) > 0;
-        !left && self.raw().is_none() && lock(&self.order).marks.is_empty()
     }
 }
 

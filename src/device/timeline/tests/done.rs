@@ -41,3 +41,15 @@ fn polling_learns_from_marks_and_a_mark_is_made_once() {
     device.backend().stream_sync(a.raw()).unwrap();
     assert_eq!(of(&a).poll(tick, tick).unwrap(), tick);
 }
+
+#[test]
+fn a_tick_read_while_a_stream_that_goes_makes_its_last_mark_is_done_with_it() {
+    let device = Device::host().unwrap();
+    let [a, b, _] = streams(&device);
+    let timeline = std::sync::Arc::clone(&a.core().timeline);
+    // Its record counts the tick before the driver makes it, and the stream goes after that.
+    let tick = of(&a).open_tick() + 1;
+    drop(a);
+    timeline.sync_to(tick).unwrap();
+    assert!(!of(&b).wait_for(&timeline, tick).unwrap());
+}
