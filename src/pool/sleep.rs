@@ -58,7 +58,11 @@ impl Core {
 
     /// Turns sleeping frames without blocks into gaps.
     fn forget_idle_asleep(&mut self) {
+        // No work uses memory that sleeps, whatever the streams that freed it have to do.
+        let none = self.streams.iter().map(|_| None).collect();
+        let streams = std::mem::replace(&mut self.streams, none);
         self.merge_done();
+        self.streams = streams;
         let holes = self.extents.holes_from(self.arena.granule());
         let idle = holes.flat_map(|hole| self.idle_in(hole));
         let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();

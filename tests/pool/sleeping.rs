@@ -326,3 +326,26 @@ fn memory_is_taken_down_and_made_while_the_bus_copies() {
     let waits = count(&up[..made], "stream_sync") + count(&up[..made], "event_sync");
     assert_eq!(waits, 0, "{up:?}");
 }
+
+#[test]
+fn handles_whose_blocks_of_several_streams_were_dropped_asleep_are_not_made_again() {
+    for device in [common::host(), Device::sim(&SimConfig::default()).unwrap()] {
+        let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+        let streams = [(); 3].map(|()| device.stream().unwrap());
+        // Several to a handle; the small ones are slots, and some are used by another stream too.
+        let block = |at: usize| {
+            let bytes = [256 << 10, 1000][at / 3 % 2];
+            let mut block = pool.alloc(&streams[at % 3], bytes).unwrap();
+            if at % 4 == 0 {
+                block.record_use(&streams[(at + 1) % 3]).unwrap();
+            }
+            block
+        };
+        let blocks: Vec<_> = (0..200).map(block).collect();
+        pool.sleep(&[], Contents::Discarded).unwrap();
+        drop(blocks);
+        assert_eq!(pool.wake(&[]).unwrap(), 0);
+        assert_eq!(pool.stats().reserved.current, 0);
+        pool.check_invariants().unwrap();
+    }
+}
