@@ -289,12 +289,12 @@ impl Shared {
                 let helps = stream.is_some_and(|it| self.relieve(it, climb.bytes, false));
                 // Other threads may have freed memory meanwhile: it looks once more, and asks nobody after that.
                 climb.helped = stream.filter(|_| helps);
+                // The device may have got memory of another pool back.
+                climb.terms.refused = None;
                 (helps, Then::Restart)
             }
         };
         climb.relieved |= helped;
-        // A registered step may have released memory of another pool.
-        climb.terms.refused.take_if(|_| helped);
         if helped { Then::Restart } else { then }
     }
 

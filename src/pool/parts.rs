@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::pressure::{Need, Relief};
-use super::{Handle, Pool};
+use super::{Handle, Pool, Shared};
 use crate::device::{lock, may_wait};
 use crate::error::{Error, Result};
 
@@ -101,7 +101,15 @@ impl Pool {
         let all = self.whole().with_parts();
         let others = all.iter().map(Self::shared);
         let others = others.filter(|it| it.uid != self.uid);
-        others.map(|part| part.trim(0).0).sum()
+        let trimmed = |part: &Arc<Shared>| {
+            let core = part.core.lock();
+            let before = core.arena.reserved();
+            // What a job of another thread holds is not idle, and may be released.
+            drop(part.wait_for_others(core));
+            let _ = part.trim(0);
+            before.saturating_sub(part.core.lock().arena.reserved())
+        };
+        others.map(trimmed).sum()
     }
 
     /// The pool that this is a part of, or a part of its part.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::{Capture, Stream, lock};
+use crate::device::{Capture, Device, Stream, lock};
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::tuning::{CACHES_LOOKED_AT_AGAIN, SMALL_PART};
-use crate::pool::{Attached, Block, HandleSize, PoolConfig, Relief};
+use crate::pool::{Attached, Block, HandleSize, Pool, PoolConfig, Relief};
 use crate::sync::Mutex;
 
 const BYTES: u64 = 4096;
@@ -400,4 +400,21 @@ fn a_stream_that_another_thread_drops_is_not_made_to_wait_for_what_a_request_fou
     let ran = job.run();
     shared.core.lock().end(ran).unwrap();
     drop(rest);
+}
+
+#[test]
+fn memory_that_another_pool_gave_back_while_the_application_is_asked_serves_the_request() {
+    let device = Device::host_with_capacity(8 << 20).unwrap();
+    let stream = device.stream().unwrap();
+    let [pool, other] = [(); 2].map(|()| Pool::new(&device, PoolConfig::default()).unwrap());
+    let held = Mutex::new(Some(other.alloc(&stream, 8 << 20).unwrap()));
+    pool.on_pressure(move |_| {
+        drop(lock(&held).take());
+        other.trim(0).unwrap();
+        Relief::Exhausted
+    });
+    let block = pool.alloc(&stream, 8 << 20).unwrap();
+    assert!(pool.alloc(&stream, 8 << 20).is_err(), "it ends");
+    drop(block);
+    pool.check_invariants().unwrap();
 }

@@ -139,3 +139,23 @@ fn a_pool_whose_parts_went_has_one_step_for_its_next_parts() {
         drop(pool.take_unused());
     }
 }
+
+#[test]
+fn a_part_gets_what_another_thread_has_another_part_release() {
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(8 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let [one, other] = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+    drop(other.alloc(&stream, 6 * granule).unwrap());
+    stream.synchronize().unwrap();
+    drop(other.shared().lock_drained());
+    let job = other.shared().core.lock().begin_trim(0, true).unwrap();
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| one.alloc(&stream, 6 * granule).map(drop));
+        thread::sleep(Duration::from_millis(200));
+        let job = job.run();
+        other.shared().core.lock().end(job).unwrap();
+        asks.join().unwrap().unwrap();
+    });
+}
