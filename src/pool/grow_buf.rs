@@ -28,8 +28,9 @@ use crate::sync::Mutex;
 /// for them. Growing within [`GrowBuf::capacity`] makes no driver call.
 ///
 /// **Order.** As for a [`PoolBuf`](super::PoolBuf). A handle that the buffer no longer needs is released once all
-/// uses of the buffer are done, and all work queued on its own stream until then. If the buffer grows before that,
-/// it uses the handle again. The same holds for the drop, which does not wait.
+/// uses of the buffer are done, and all work queued on its own stream until then, at the latest before the pool maps
+/// more memory. If the buffer grows before that, it uses the handle again. The same holds for the drop, which does not
+/// wait.
 ///
 /// While its own stream is under capture, and while a graph has captured work on the buffer, it keeps its memory. It
 /// [sleeps](Pool::sleep) with its pool, and does not grow meanwhile. Safe to send to and use from any thread.

@@ -236,6 +236,10 @@ impl Shared {
                 Some(Turn::Work(job, then)) => {
                     let is_mapping = job.mapping.is_some();
                     drop(core);
+                    // What growing buffers no longer use goes before there is more.
+                    if is_mapping {
+                        self.settle_all(false);
+                    }
                     let outcome = job.run();
                     let mut core = self.core.lock();
                     match core.end(outcome) {

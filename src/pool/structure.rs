@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) overhead: crate::device::Overhead,
     /// Also those of dropped buffers, until their memory is released.
     pub(super) growing: Mutex<Vec<Arc<Pages>>>,
+    /// Those with unused handles, or of buffers that were dropped.
+    pub(super) leaving: Mutex<Vec<Arc<Pages>>>,
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
     pub(super) asleep: Mutex<Option<Sleeping>>,

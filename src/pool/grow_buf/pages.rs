@@ -187,6 +187,7 @@ impl Shared {
             }
             refuse!(is_running() => "thread",
                 "a host call may not call the driver, and the buffer has too little memory: grow it before");
+            self.settle_all(false);
             // Cached blocks are idle memory too.
             drop(self.lock_drained());
             match pages.make(&self.core, lacking, taken > 0) {
@@ -220,13 +221,9 @@ impl Shared {
         pages.ask(wait);
         let mut state = lock(&pages.state);
         let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
-        let some = state.used != state.frames.len();
-        if some && !state.awaited.iter().all(is_done) {
-            return 0;
-        }
         let mut released = 0;
         // Kept if no frame is unused: a growth that fails may leave unused frames again.
-        if some {
+        if state.used != state.frames.len() && state.awaited.iter().all(is_done) {
             state.awaited.clear();
             released = take_down(self, &mut state);
         }
@@ -234,11 +231,15 @@ impl Shared {
             state.left = false;
             lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
         }
+        let is_leaving = state.left || state.used != state.frames.len();
+        let mut leaving = lock(&self.leaving);
+        leaving.retain(|it| !Arc::ptr_eq(it, pages));
+        leaving.extend(is_leaving.then(|| Arc::clone(pages)));
         released
     }
 
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let all = lock(&self.growing).clone();
+        let all = lock(&self.leaving).clone();
         all.iter().map(|it| self.settle_pages(it, wait)).sum()
     }
 }

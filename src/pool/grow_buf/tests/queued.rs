@@ -51,6 +51,30 @@ fn memory_whose_address_was_declared_used_is_not_unmapped_before_that_is_done() 
 }
 
 #[test]
+fn what_buffers_no_longer_use_is_gone_before_there_is_more_once_its_work_is_done() {
+    let ground = ground(small());
+    let [home, _] = &ground.streams;
+    let left_behind = |keep| {
+        let hold = ground.hold(home);
+        let mut buffer = ground.filled(4, 1);
+        buffer.resize(keep * ground.granule).unwrap();
+        let kept = Some(buffer).filter(|_| keep > 0);
+        drop(hold);
+        ground.finish();
+        kept
+    };
+    for _ in 0..10 {
+        left_behind(0);
+        assert_eq!(ground.grown(), 4);
+    }
+    let _buffer = left_behind(1);
+    assert_eq!(ground.grown(), 4);
+    let _block = ground.pool.alloc(home, 4 * ground.granule as u64).unwrap();
+    assert_eq!(ground.grown(), 1);
+    assert_eq!(ground.counts().ranges, 2, "of the pool and the buffer");
+}
+
+#[test]
 fn a_buffer_that_grows_before_its_memory_is_gone_has_it_back() {
     let ground = ground(small());
     let [home, other] = &ground.streams;
