@@ -78,6 +78,7 @@ impl Pages {
             state.used -= 1;
         }
         if state.used < state.frames.len() {
+            (state.awaited).retain(|(timeline, tick)| timeline.done() < *tick);
             for (timeline, tick) in marks {
                 raise(&mut state.awaited, &timeline, tick);
             }

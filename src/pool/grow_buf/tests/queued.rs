@@ -75,6 +75,28 @@ fn what_buffers_no_longer_use_is_gone_before_there_is_more_once_its_work_is_done
 }
 
 #[test]
+fn a_buffer_that_gives_memory_up_and_has_it_back_all_the_time_keeps_no_mark_of_work_that_is_done() {
+    let ground = ground(small());
+    let mut buffer = ground.filled(4, 1);
+    for _ in 0..20 {
+        let stream = ground.device.stream().unwrap();
+        let hold = ground.hold(&stream);
+        buffer
+            .view_mut()
+            .slice(..1)
+            .unwrap()
+            .fill(&stream, 2)
+            .unwrap();
+        buffer.resize(ground.granule).unwrap();
+        buffer.resize(4 * ground.granule).unwrap();
+        drop(hold);
+        stream.synchronize().unwrap();
+    }
+    let marks = crate::device::lock(&buffer.pages.state).awaited.len();
+    assert!(marks <= 4, "{marks} marks");
+}
+
+#[test]
 fn a_buffer_that_grows_before_its_memory_is_gone_has_it_back() {
     let ground = ground(small());
     let [home, other] = &ground.streams;
