@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 
 /// The time between two polls.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
+/// Most bytes that are read of an answer, which may be anything.
+pub(super) const MOST: u64 = 1 << 16;
 /// Most missing ranks that an error names: a job may have any number.
 const NAMED: usize = 32;
 

@@ -2,10 +2,11 @@
 //! answer.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::answer::{PAUSE, all_there, answer, failure, io, understood};
+use super::answer::{MOST, PAUSE, all_there, answer, failure, io, understood};
 use crate::collective::ranks::Ranks;
 use crate::error::Result;
 
@@ -56,8 +57,12 @@ pub(super) fn find(ranks: &Ranks, path: &Path, deadline: Instant) -> Result<Vec<
     let mine = sign(path, ranks.rank);
     fs::write(&mine, []).map_err(&io)?;
     let limit = deadline + Duration::from_secs(2);
+    let read = || {
+        let (mut words, file) = (Vec::new(), fs::File::open(path)?);
+        file.take(MOST).read_to_end(&mut words).map(|_| words)
+    };
     let words = loop {
-        match fs::read(path) {
+        match read() {
             Ok(words) => break Ok(words),
             Err(_) if Instant::now() >= limit => {
                 break Err(failure(format!("rank 0 left nothing at {}", ranks.meet)));
@@ -67,8 +72,12 @@ pub(super) fn find(ranks: &Ranks, path: &Path, deadline: Instant) -> Result<Vec<
     };
     // If the file stays, rank 0 waits a little longer.
     let _ = fs::remove_file(&mine);
-    match words?.split_at_checked(5) {
-        Some((head, bytes)) => understood(head[0], bytes.to_vec()),
-        None => Err(failure(format!("{} holds no answer", ranks.meet))),
+    match words?.split_first_chunk::<5>() {
+        Some((&[good, ref len @ ..], bytes))
+            if u32::from_le_bytes(*len) as usize == bytes.len() =>
+        {
+            understood(good, bytes.to_vec())
+        }
+        _ => Err(failure(format!("{} holds no answer", ranks.meet))),
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::answer::{PAUSE, all_there, answer, failure, io, understood};
+use super::answer::{MOST, PAUSE, all_there, answer, failure, io, understood};
 use crate::collective::ranks::Ranks;
 use crate::error::Result;
 
@@ -168,7 +168,7 @@ fn ask(ranks: &Ranks, mut stream: TcpStream, deadline: Instant) -> io::Result<(u
     let mut head = [0; 5];
     stream.read_exact(&mut head)?;
     let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    let mut bytes = vec![0; len.min(1 << 16)];
+    let mut bytes = vec![0; len.min(MOST as usize)];
     stream.read_exact(&mut bytes)?;
     Ok((head[0], bytes))
 }

@@ -194,6 +194,32 @@ fn a_rank_that_comes_late_has_the_answer_though_one_of_an_earlier_job_left_its_s
 }
 
 #[test]
+fn a_file_that_is_no_answer_is_refused_and_not_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let [_, place] = places(folder.path());
+    let ranks = ranks(2, &place);
+    let path = folder.path().join("meet");
+    // A part of an answer, and what is longer than it says.
+    for (words, bytes) in [
+        (&[1, 8, 0, 0, 0][..], 9),
+        (&[1, 8, 0, 0, 0], 1 << 20),
+        (&[], 0),
+        (&[1], 1 << 28),
+    ] {
+        fs::write(&path, words).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        let met = meet(&ranks[1], Duration::from_secs(5), || Ok(Vec::new()));
+        let error = met.map(|bytes| bytes.len()).unwrap_err().to_string();
+        assert!(error.contains("holds no answer"), "{error}");
+    }
+}
+
+#[test]
 fn a_rank_whose_connection_is_reset_asks_again() {
     let folder = tempfile::tempdir().unwrap();
     let [place, _] = places(folder.path());
