@@ -5,6 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use warpool::collective::{Comm, Op, Reducer, ReducerConfig, Wire};
 use warpool::convert::ScalerConfig;
+use warpool::host::{Contents, HostPool, HostPoolConfig};
+use warpool::{Pool, PoolConfig};
 
 use crate::common::watched::Watched;
 use crate::{PATIENCE, Rank, hosts, on_ranks, simulated};
@@ -588,5 +590,24 @@ fn memory_and_a_stream_of_another_device_than_the_communicators_are_refused() {
             let words = refused.unwrap_err().to_string();
             assert!(words.starts_with("stream"), "{words}");
         }
+    });
+}
+
+#[test]
+fn a_step_goes_on_once_the_pool_that_slept_is_awake() {
+    simulated(1, |rank: Rank| {
+        let pool = Pool::new(rank.comm.device(), PoolConfig::default().sleeps(true)).unwrap();
+        let host = HostPool::new(pool.device(), HostPoolConfig::default());
+        let (on, config) = (&rank.stream, ReducerConfig::default());
+        let mut reducer = Reducer::new(&pool, on, &rank.comm, &[64, 64], config).unwrap();
+        let gradients = reducer.gradients().into_iter();
+        gradients.for_each(|it| it.upload(on, &[0.5; 64]).unwrap());
+        pool.sleep(&[], Contents::Saved(&host)).unwrap();
+        assert!((0..2).all(|tensor| reducer.ready(tensor).is_err()));
+        pool.wake(&[]).unwrap();
+        (0..2).for_each(|tensor| reducer.ready(tensor).unwrap());
+        reducer.finish().unwrap();
+        let average = reducer.gradients().swap_remove(1);
+        assert_eq!(average.as_view().download(on).unwrap(), [0.5; 64]);
     });
 }

@@ -293,8 +293,8 @@ impl Reducer {
     /// complete.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the gradient does not exist or was ready before, if a capture began or ended
-    /// within the step, or if rounding is stochastic under capture; any error of the communicator or the
+    /// [`Error::Invalid`] if the gradient does not exist or was ready before, if the pool sleeps, if a capture began
+    /// or ended within the step, or if rounding is stochastic under capture; any error of the communicator or the
     /// driver, which then ends the reducer: later calls return it too.
     pub fn ready(&mut self, tensor: usize) -> Result<()> {
         self.refuse_failed()?;
@@ -309,6 +309,8 @@ impl Reducer {
         if let Some(why) = why {
             return Err(Error::invalid("tensor", why));
         }
+        let awake = self.shared.gradients.place().awake;
+        awake.map_or(Ok(()), |awake| awake.check())?;
         self.join_capture()?;
         self.is_ready[tensor] = true;
         let its = self.tensors[tensor].clone();
