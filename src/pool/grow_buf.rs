@@ -33,7 +33,8 @@ use crate::sync::Mutex;
 /// wait.
 ///
 /// While its own stream is under capture, and while a graph has captured work on the buffer, it keeps its memory. It
-/// [sleeps](Pool::sleep) with its pool, and does not grow meanwhile. Safe to send to and use from any thread.
+/// [sleeps](Pool::sleep) with its pool, and does not grow beyond its capacity meanwhile. Safe to send to and use from
+/// any thread.
 ///
 /// ```
 /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;

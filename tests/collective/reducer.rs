@@ -611,3 +611,28 @@ fn a_step_goes_on_once_the_pool_that_slept_is_awake() {
         assert_eq!(average.as_view().download(on).unwrap(), [0.5; 64]);
     });
 }
+
+#[test]
+fn a_gradient_has_4_bits_down_to_a_part_in_2_to_the_13_of_the_largest_and_is_0_below_2_to_the_18() {
+    let config = ReducerConfig::default().wire(Wire::E4m3);
+    // Codes of two ranks have sums without rounding.
+    for (ranks, largest) in [(1, 1.0), (1, 1.0625), (1, 1.9375), (2, 1.0), (2, 1.9375)] {
+        let found = simulated(ranks, |rank: Rank| {
+            let mut reducer = reducer(&rank, config);
+            let sent = |power: i32| largest * 2f32.powi(-power);
+            let mut averages = |power| {
+                let make =
+                    |tensor: usize| vec![[largest, sent(power)][tensor.min(1)]; LENS[tensor]];
+                step(&rank, &mut reducer, &[0, 1, 2, 3, 4], make).0
+            };
+            let error = |power| (averages(power)[1000] - sent(power)).abs() / sent(power);
+            (0..24).map(error).collect::<Vec<_>>()
+        });
+        let beyond = ranks.ilog2() as usize;
+        for (power, error) in found[0].iter().enumerate() {
+            let (has_bits, is_none) = (power + beyond <= 13, power + beyond > 18);
+            assert!(!has_bits || *error <= 2f32.powi(-4), "2^-{power}: {error}");
+            assert!(!is_none || *error == 1.0, "2^-{power}: {error}");
+        }
+    }
+}

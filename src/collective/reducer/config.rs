@@ -22,9 +22,9 @@ pub enum Wire {
     Bf16,
     /// A quarter of the bytes, 4 significant bits, [`E4m3`](crate::convert::E4m3). Each bucket of each step
     /// has its own scale, from the largest magnitude on any rank, so that neither a code nor the sum over all
-    /// ranks overflows. With `n` ranks, codes go up to 256 / `n`, with `n` rounded up to a power of two, and
-    /// values smaller than the largest by more than 2^17 / `n` become 0. The ranks' sums are rounded to the
-    /// same few bits. With [`ReducerConfig::feedback`], what a rank's own codes lost is added in the next
+    /// ranks overflows. With `n` ranks, `n` rounded up to a power of two, codes go up to 256 / `n`. Values below
+    /// `n` / 2^13 of the largest have fewer bits, and those below `n` / 2^18 become 0. The ranks' sums are rounded
+    /// to the same few bits. With [`ReducerConfig::feedback`], what a rank's own codes lost is added in the next
     /// step. NCCL supports it from version 2.24 and compute capability 9.0 on.
     E4m3,
 }
@@ -63,8 +63,9 @@ impl ReducerConfig {
 
     /// Sets the bytes of `f32` gradients in the first and in the last bucket, rounded up to 256. Towards the
     /// middle each bucket is half as large again as the one before it, up to 64 times `bytes`; four times as
-    /// large if the ranks have one communicator alone. Gradients of less than four times `bytes` in total are
-    /// one bucket, which is sent with the last of them: set fewer bytes if the backward pass is to hide more.
+    /// large if the ranks have one communicator alone. The one in the middle has the rest, up to twice as much.
+    /// Gradients of less than four times `bytes` in total are one bucket, which is sent with the last of them: set
+    /// fewer bytes if the backward pass is to hide more.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;

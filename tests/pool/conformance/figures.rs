@@ -3,13 +3,14 @@
 use super::common::on_every_device;
 use super::{MIB, limited, small_handles, whole};
 use crate::common::BackendOf;
-use warpool::pool::{Counter, StreamStats};
+use warpool::pool::{Counter, PieceState, StreamStats};
 use warpool::{Device, Error, Pool};
 
 on_every_device! {
     the_figures_are_exact_to_the_byte,
     the_figures_of_each_stream_are_its_own,
     a_stream_s_cached_bytes_are_all_that_is_free_in_its_order_and_no_hole,
+    freed_bytes_that_only_their_own_stream_still_uses_are_a_hole_and_not_active,
     a_peak_is_the_most_there_was_until_it_is_reset,
     a_peak_that_was_looked_at_counts_all_streams_together,
     small_and_large_blocks_have_peaks_of_their_own,
@@ -121,6 +122,26 @@ fn a_stream_s_cached_bytes_are_all_that_is_free_in_its_order_and_no_hole(device:
     assert_eq!((cached(&first), cached(&second)), (3 * BYTES, 64 * BYTES));
     assert_eq!(stats.active.current, 67 * BYTES);
     gate.open();
+    whole(&pool);
+}
+
+fn freed_bytes_that_only_their_own_stream_still_uses_are_a_hole_and_not_active(device: &Device) {
+    let pool = Pool::new(device, small_handles().cache_bytes(0)).unwrap();
+    let [own, other] = [(); 2].map(|()| device.stream().unwrap());
+    let gates = [&own, &other].map(crate::common::Gate::close);
+    let mut used = pool.alloc(&own, 16 * MIB).unwrap();
+    used.record_use(&other).unwrap();
+    // The last block freed stays in the cache.
+    let blocks = [8 * MIB, 4 * MIB].map(|bytes| pool.alloc(&own, bytes).unwrap());
+    drop(used);
+    drop(blocks);
+    let (active, holes) = (
+        pool.stats().active.current,
+        pool.snapshot().bytes(PieceState::Hole),
+    );
+    assert!((20 * MIB..24 * MIB).contains(&active), "{active}");
+    assert!(holes >= 8 * MIB, "{holes}");
+    gates.map(crate::common::Gate::open);
     whole(&pool);
 }
 
