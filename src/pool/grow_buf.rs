@@ -124,7 +124,7 @@ impl<T: Pod> GrowBuf<T> {
         } else if !kept {
             self.pages.shrink(bytes, self.with_home(self.log.uses()));
             let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
-            beside(move || _ = shared.settle_pages(&pages, false));
+            beside(move || _ = shared.settle(&[pages], false));
         }
         self.log.resized(bytes);
         self.len = len;
@@ -174,7 +174,7 @@ impl<T> Drop for GrowBuf<T> {
             marks.extend(gate.map(|gate| (Arc::clone(gate), gate.open_tick())));
             pages.shrink(0, marks);
             lock(&pages.state).left = true;
-            shared.settle_pages(&pages, false);
+            shared.settle(&[pages], false);
         };
         beside(move || keep_for(graphs, bytes, None, Box::new(leave)));
     }

@@ -136,6 +136,8 @@ pub(super) struct PagesState {
     pub(super) awaited: Vec<Mark>,
     /// The buffer was dropped, and its addresses are still reserved.
     pub(super) left: bool,
+    /// It is in the pool's list of these.
+    pub(super) leaving: bool,
 }
 
 /// The addresses and handles of a growing buffer: see `grow_buf::pages`.

@@ -7,6 +7,7 @@
 //! and booked after the driver's answer. If the limit or the device lacks room, the pool releases idle memory: first
 //! what is known to be done, then behind waits of the host. Then it calls the registered steps.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -98,14 +99,21 @@ impl Pages {
     }
 
     /// Asks how far the work is, or waits on the host, without the lock: another thread, or a host call on this one,
-    /// may use the buffer meanwhile.
-    fn ask(&self, wait: bool) {
+    /// may use the buffer meanwhile. It asks no stream, by its uid, that is `short` of an earlier tick.
+    fn ask(&self, wait: bool, short: &mut HashMap<u64, u64>) {
         let state = lock(&self.state);
         let some = state.used != state.frames.len();
         let awaited = some.then(|| state.awaited.clone());
         drop(state);
         let mut each = awaited.iter().flatten();
-        let passes = |(on, tick): &Mark| on.poll_to(*tick).is_ok_and(|it| it >= *tick);
+        let mut passes = |(on, tick): &Mark| {
+            let is_short = short.get(&on.uid).is_some_and(|of| of <= tick);
+            let passes = !is_short && on.poll_to(*tick).is_ok_and(|it| it >= *tick);
+            if !passes && !is_short {
+                short.insert(on.uid, *tick);
+            }
+            passes
+        };
         match wait {
             // For each, whichever failed: a pool that ends unmaps all.
             true => each.for_each(|(on, tick)| _ = on.sync_to(*tick)),
@@ -143,7 +151,7 @@ fn take_down(shared: &Shared, state: &mut PagesState) -> u64 {
 pub(in crate::pool) fn end(all: &[Arc<Pages>], arena: Arena) {
     // A failure here loses the memory and cannot be mended.
     for pages in all {
-        pages.ask(true);
+        pages.ask(true, &mut HashMap::new());
     }
     drop(arena);
     for pages in all.iter() {
@@ -171,7 +179,7 @@ impl Shared {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
             let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
-            beside(move || _ = shared.settle_pages(&pages, false));
+            beside(move || _ = shared.settle(&[pages], false));
         }
         self.tell();
         grown.unwrap_or_else(|panic| resume_unwind(panic))
@@ -216,10 +224,18 @@ impl Shared {
         caught_up
     }
 
-    /// Releases a buffer's unused frames, if the work that may use them is done, or behind a `wait` of the host; of a
-    /// dropped buffer the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
-    pub(super) fn settle_pages(&self, pages: &Arc<Pages>, wait: bool) -> u64 {
-        pages.ask(wait);
+    /// Releases the buffers' unused frames, if the work that may use them is done, or behind a `wait` of the host; of
+    /// dropped buffers the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
+    pub(super) fn settle(&self, all: &[Arc<Pages>], wait: bool) -> u64 {
+        let mut short = HashMap::new();
+        let settled = all.iter().map(|pages| {
+            pages.ask(wait, &mut short);
+            self.settle_asked(pages)
+        });
+        settled.sum()
+    }
+
+    fn settle_asked(&self, pages: &Arc<Pages>) -> u64 {
         let mut state = lock(&pages.state);
         let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
         let mut released = 0;
@@ -233,14 +249,16 @@ impl Shared {
             lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
         }
         let is_leaving = state.left || state.used != state.frames.len();
-        let mut leaving = lock(&self.leaving);
-        leaving.retain(|it| !Arc::ptr_eq(it, pages));
-        leaving.extend(is_leaving.then(|| Arc::clone(pages)));
+        if std::mem::replace(&mut state.leaving, is_leaving) != is_leaving {
+            let mut leaving = lock(&self.leaving);
+            leaving.retain(|it| !Arc::ptr_eq(it, pages));
+            leaving.extend(is_leaving.then(|| Arc::clone(pages)));
+        }
         released
     }
 
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
         let all = lock(&self.leaving).clone();
-        all.iter().map(|it| self.settle_pages(it, wait)).sum()
+        self.settle(&all, wait)
     }
 }
