@@ -336,7 +336,7 @@ fn handles_whose_blocks_of_several_streams_were_dropped_asleep_are_not_made_agai
         let block = |at: usize| {
             let bytes = [256 << 10, 1000][at / 3 % 2];
             let mut block = pool.alloc(&streams[at % 3], bytes).unwrap();
-            if at % 4 == 0 {
+            if at.is_multiple_of(4) {
                 block.record_use(&streams[(at + 1) % 3]).unwrap();
             }
             block

@@ -141,7 +141,7 @@ fn freed_bytes_that_only_their_own_stream_still_uses_are_a_hole_and_not_active(d
     );
     assert!((20 * MIB..24 * MIB).contains(&active), "{active}");
     assert!(holes >= 8 * MIB, "{holes}");
-    gates.map(crate::common::Gate::open);
+    gates.into_iter().for_each(crate::common::Gate::open);
     whole(&pool);
 }
 
