@@ -164,6 +164,7 @@ FIRST = {
     "seed-not-passed-on": ("bin", ""),
     "event-waited-for-by-the-gate-alone": ("lib", "device::event"),
     "guard-runs-beside-later-launches": ("lib", "device::timeline"),
+    "graphs-meet-without-their-last-launch": ("lib", "device::records"),
     "guard-runs-beside-launches-of-others": ("lib", "device::timeline"),
     "launch-of-a-graph-that-goes-forgotten": ("lib", "device::timeline"),
     "drop-amid-a-begin-waits-for-nothing": ("lib", "pool::cache::used"),

@@ -468,6 +468,19 @@ mod tests {
     }
 
     #[test]
+    fn a_graph_is_told_how_one_that_it_meets_was_launched_last() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let on = &stream.core().timeline;
+        let [one, two] = [(); 2].map(|()| GraphRecord::new(Weak::new()));
+        drop(one.launched(on, 7));
+        two.meet(&one);
+        let is_it = |(theirs, tick): &LastQueued| theirs.uid == on.uid && *tick == 7;
+        let is_told = |graph: &GraphRecord| lock(&graph.state).reported.iter().any(is_it);
+        assert!(is_told(&two) && !is_told(&one));
+    }
+
+    #[test]
     fn a_graph_that_goes_is_no_peer_of_others() {
         let [one, two, third] = [(); 3].map(|()| GraphRecord::new(Weak::new()));
         one.meet(&two);
