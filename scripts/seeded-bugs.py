@@ -176,7 +176,6 @@ FIRST = {
     "late-wait-of-a-capture-is-its-gates": ("typed_order", "recording::"),
     "captured-work-launched-before-it-is-queued": ("typed_order", "kernels::"),
     "late-work-meets-no-graph": ("typed_order", "kernels::"),
-    "movable-freed-as-its-capture-ends": ("compact", "threads::memory_of"),
     "call-queued-ahead-of-what-its-capture-waits-for": ("typed_order", "recording::"),
     "copy-of-a-resize-captured": ("compact", "threads::a_block_is"),
     "graphs-captured-under-a-hold-forgotten": ("compact", "owners::"),

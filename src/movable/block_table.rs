@@ -97,14 +97,6 @@ impl Marks {
         }
     }
 
-    /// The same as what a typed buffer leaves.
-    pub(super) fn left(self) -> crate::device::Left {
-        crate::device::Left {
-            marks: self.0,
-            ..Default::default()
-        }
-    }
-
     /// The waits of the stream of `timeline` for all ticks.
     pub(super) fn waits(self, timeline: &Arc<Timeline>) -> Questions {
         let wait = |(theirs, tick)| (theirs, Ask::Behind(Arc::clone(timeline), tick));

@@ -426,18 +426,12 @@ pub(super) fn alloc_tagged(
 }
 
 /// Frees a block behind `uses`: on `stream` if given, otherwise on its own.
-pub(super) fn free_behind(mut block: Block, uses: Marks, stream: Option<&Stream>) -> Result<()> {
-    let home = Arc::clone(&block.lane().stream);
-    let on = stream.map_or(&home, Stream::core);
-    // Under capture the waits would be its launches', and another thread might end it ahead of the free.
-    let outside = on.outside_capture();
-    match &outside {
-        Err(_) => block.outlast(uses.left()),
-        _ => uses.wait_surely_on(&on.timeline),
-    }
+pub(super) fn free_behind(block: Block, uses: Marks, stream: Option<&Stream>) -> Result<()> {
+    let home = &block.lane().stream;
+    // Under capture its launches wait, and what comes after it.
+    uses.wait_surely_on(&stream.map_or(home, Stream::core).timeline);
     match stream {
         Some(stream) => block.free_on(stream),
-        // Before captures may end.
         None => {
             drop(block);
             Ok(())

@@ -65,7 +65,7 @@ impl Block {
 
     /// Makes the free run behind the uses that a typed buffer left.
     #[cold]
-    pub(crate) fn outlast(&mut self, left: Left) {
+    pub(super) fn outlast(&mut self, left: Left) {
         self.uses.get_or_insert_default().left = left;
         if !is_running() {
             self.join_branches();
