@@ -155,7 +155,7 @@ pub(super) fn with_room<T>(
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
         may_wait()?;
         let is_idle = shared.trim(0).0 > 0 || pool.trim_others() > 0;
-        let has_room = is_idle || helped && shared.relieve(0, granule, true);
+        let has_room = is_idle || helped && shared.relieve(0, granule, true, false);
         if !has_room {
             return Err(shared.out_of_memory(granule));
         }

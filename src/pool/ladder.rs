@@ -8,7 +8,6 @@ mod steps;
 
 use std::sync::atomic::Ordering;
 
-use super::APPLICATION_RANK;
 use super::ask::Questions;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
@@ -18,6 +17,7 @@ use super::stats::Told;
 use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
 use super::tuning::MOST_WAITS;
+use super::{APPLICATION_RANK, FAMILY_RANK};
 use crate::device::{is_running, is_under_capture, lock};
 use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
@@ -107,6 +107,8 @@ struct Climb<'a> {
     /// Waits that are left before the steps go on without them, and those of [`steps::unify`].
     waits_left: u32,
     merges_left: u32,
+    /// Looks since the registered steps could do no more.
+    looks: u32,
     /// A registered step made room.
     relieved: bool,
 }
@@ -129,6 +131,7 @@ impl<'a> Climb<'a> {
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
+            looks: 0,
             relieved: false,
         }
     }
@@ -289,10 +292,9 @@ impl Shared {
                 (moved, Then::Again)
             }
             _ => {
-                let stream = climb.helped.take();
-                let helps = stream.is_some_and(|it| self.relieve(it, climb.bytes, false));
-                // Other threads may have freed memory meanwhile: it looks once more, and asks nobody after that.
-                climb.helped = stream.filter(|_| helps);
+                let (stream, again) = (climb.helped.unwrap_or(0), climb.looks > 0);
+                let helps = self.relieve(stream, climb.bytes, false, again);
+                climb.looks += u32::from(!helps);
                 // The device may have got memory of another pool back.
                 climb.terms.refused = None;
                 (helps, Then::Restart)
@@ -321,9 +323,9 @@ impl Shared {
         relief.insert(at, (rank, step));
     }
 
-    /// Calls the registered steps, from the first each time, as a step may free more once a later one has. True if
-    /// one says to try the request again.
-    pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool) -> bool {
+    /// Calls the registered steps, from the first each time, as a step may free more once a later one has; `again`,
+    /// once they could do no more, only that of other parts. True if one says to try the request again.
+    pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool, again: bool) -> bool {
         // Memory that growing buffers no longer use goes before anything is moved.
         let settled = self.settle_all(true) > 0;
         let steps = lock(&self.relief).clone();
@@ -333,7 +335,8 @@ impl Shared {
             grows,
             figures: &|| self.figures(bytes),
         };
-        let mut helps = steps.iter().map_while(|(rank, step)| {
+        let steps = (steps.iter()).filter(|(rank, _)| !again || *rank == FAMILY_RANK);
+        let mut helps = steps.map_while(|(rank, step)| {
             let (_asked, moment) = (Asked::of(self.uid, *rank)?, self.awake.moment());
             let helps = step(&need) == Relief::Retry;
             // A pool that slept refused a step of the crate, which would do more now.

@@ -89,6 +89,8 @@ pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
 pub(crate) use view::{bounds, same_len};
 
+/// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
+const FAMILY_RANK: u8 = 150;
 const APPLICATION_RANK: u8 = 200;
 
 /// A pool of device memory. Cheap to clone; all clones are the same pool.

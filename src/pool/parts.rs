@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use super::pressure::{Need, Relief};
-use super::{Handle, Pool, Shared};
+use super::{FAMILY_RANK, Handle, Pool, Shared};
 use crate::device::{lock, may_wait};
 use crate::error::{Error, Result};
-
-/// Rank of releasing idle memory of other parts: after all steps with the part's own memory.
-const FAMILY_RANK: u8 = 150;
 
 /// Makes a part ask the others, once, if the device is short, not if its own limit is.
 fn asks_family(part: &Arc<Handle>) {
@@ -103,11 +100,11 @@ impl Pool {
         let others = others.filter(|it| it.uid != self.uid);
         let trimmed = |part: &Arc<Shared>| {
             let core = part.core.lock();
-            let before = core.arena.reserved();
+            let (_, before) = core.arena.flow();
             // What a job of another thread holds is not idle, and may be released.
             drop(part.wait_for_others(core));
             let _ = part.trim(0);
-            before.saturating_sub(part.core.lock().arena.reserved())
+            part.core.lock().arena.flow().1 - before
         };
         others.map(trimmed).sum()
     }

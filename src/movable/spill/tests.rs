@@ -235,7 +235,7 @@ fn a_request_for_which_a_pool_that_sleeps_moves_nothing_looks_again() {
     };
     pool.shared().add_relief(1, Arc::new(sleep));
     let woken = wakes(&pool, 199);
-    assert!(pool.shared().relieve(stream.id(), 2 << 20, false));
+    assert!(pool.shared().relieve(stream.id(), 2 << 20, false, false));
     woken.lock().unwrap().take();
     pool.wake(&[]).unwrap();
     pool.alloc(&stream, 2 << 20).unwrap();

@@ -17,6 +17,7 @@ use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::job::make_handles;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
+use crate::pool::tuning::LOOKS_AGAIN;
 
 impl PagesState {
     /// Bytes of the first frames.
@@ -187,7 +188,7 @@ impl Shared {
 
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
         // How many measures were taken, cheap ones first.
-        let (mut taken, mut given_up, mut asked) = (0, Ok(()), false);
+        let (mut taken, mut given_up, mut left) = (0, Ok(()), LOOKS_AGAIN);
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
@@ -207,10 +208,11 @@ impl Shared {
             match taken {
                 1 | 2 => given_up = self.give_up_idle(lacking, taken == 2),
                 3 => drop(self.wait_for_others(self.core.lock())),
-                _ if asked => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
-                // What other threads free meanwhile is looked for once more, but not as the pool falls asleep.
+                _ if left == 0 => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
+                // What other threads free meanwhile is looked for again, but not as the pool falls asleep.
                 _ => {
-                    (taken, asked) = (0, !self.relieve(stream, lacking, true));
+                    let helps = self.relieve(stream, lacking, true, left < LOOKS_AGAIN);
+                    (taken, left) = (0, left - u32::from(!helps));
                     self.awake.check()?;
                 }
             }

@@ -7,9 +7,10 @@ use proptest::prelude::*;
 
 use super::GrowBuf;
 use crate::backend::HandleCounts;
-use crate::device::{Device, Stream};
+use crate::device::{Device, Stream, lock};
 use crate::error::Error;
-use crate::pool::{HandleSize, Pool, PoolConfig};
+use crate::pool::{HandleSize, Pool, PoolConfig, Relief};
+use crate::sync::Mutex;
 
 mod queued;
 
@@ -292,6 +293,25 @@ fn a_request_has_what_a_buffer_gave_up_behind_its_work() {
     assert_eq!(ground.grown(), 4, "its work is not done");
     release_soon(hold);
     let _block = ground.pool.alloc(other, 4 * ground.granule as u64).unwrap();
+    assert_eq!(ground.grown(), 0);
+}
+
+#[test]
+fn a_request_has_what_a_buffer_gave_up_while_the_application_was_asked() {
+    let ground = limited(4);
+    let buffer = ground.filled(3, 1);
+    let given_up = Mutex::new(Some((buffer, ground.hold(&ground.streams[0]))));
+    ground.pool.on_pressure(move |_| {
+        if let Some((buffer, hold)) = lock(&given_up).take() {
+            drop(buffer);
+            release_soon(hold);
+        }
+        Relief::Exhausted
+    });
+    let bytes = 3 * ground.granule as u64;
+    let block = ground.pool.alloc(&ground.streams[1], bytes).unwrap();
+    assert!(ground.pool.alloc(&ground.streams[1], bytes).is_err());
+    drop(block);
     assert_eq!(ground.grown(), 0);
 }
 

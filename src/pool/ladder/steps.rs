@@ -6,7 +6,7 @@ use crate::pool::core::Core;
 use crate::pool::job::{Job, Part};
 use crate::pool::mapping::total;
 use crate::pool::stats::Told;
-use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
+use crate::pool::tuning::LOOKS_AGAIN;
 
 /// Takes what is ready: a hole or slot of any stream, a batch, or a block in another lane of the stream.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
@@ -165,7 +165,7 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> 
 
 /// Looks for memory that other threads freed into caches, waits for their jobs, then calls the registered steps.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
+    if climb.drain(core) && climb.caches_looked_at < LOOKS_AGAIN {
         climb.caches_looked_at += 1;
         return Some(Turn::Then(Then::Restart));
     }
@@ -177,5 +177,5 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if core.under_way.jobs > 0 && !in_the_way {
         return Some(Turn::Wait);
     }
-    climb.helped.map(|_| Turn::Relief)
+    (climb.helped.filter(|_| climb.looks < LOOKS_AGAIN)).map(|_| Turn::Relief)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::device::{Capture, Device, Stream, lock};
 use crate::pool::cache::stream_cache::tests::World;
-use crate::pool::tuning::{CACHES_LOOKED_AT_AGAIN, SMALL_PART};
+use crate::pool::tuning::{LOOKS_AGAIN, SMALL_PART};
 use crate::pool::{Attached, Block, HandleSize, Pool, PoolConfig, Relief};
 use crate::sync::Mutex;
 
@@ -51,18 +51,18 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
     let (pool, shared) = (&world.pool, world.pool.shared());
     let lane = world.lane(1);
     let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), None);
-    for fills in [true; CACHES_LOOKED_AT_AGAIN as usize]
+    for fills in [true; LOOKS_AGAIN as usize]
         .into_iter()
         .chain([false, true])
     {
         if fills {
             drop(pool.alloc(&world.streams[0], BYTES).unwrap());
         }
-        let again = fills && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN;
+        let again = fills && climb.caches_looked_at < LOOKS_AGAIN;
         let turn = steps::others(&mut climb, &mut shared.core.lock());
         assert_eq!(matches!(turn, Some(Turn::Then(Then::Restart))), again);
     }
-    assert_eq!(climb.caches_looked_at, CACHES_LOOKED_AT_AGAIN);
+    assert_eq!(climb.caches_looked_at, LOOKS_AGAIN);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::device::{Device, lock};
 use crate::host::Contents;
-use crate::pool::{Pool, PoolConfig};
+use crate::pool::{Pool, PoolConfig, Relief};
+use crate::sync::Mutex;
 
 #[test]
 fn where_the_device_has_no_more_memory_a_part_gets_what_is_idle_in_the_others() {
@@ -91,6 +92,23 @@ fn a_part_that_wakes_gets_the_others_idle_memory_and_one_beyond_its_limit_leaves
         assert_eq!(parts[1].stats().steps.out_of_memory, u64::from(!wakes));
         drop(block);
     }
+}
+
+#[test]
+fn a_part_gets_what_another_part_frees_while_the_application_is_asked() {
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(8 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let [one, other] = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+    let held = Mutex::new(other.alloc(&stream, 6 * granule).ok());
+    one.on_pressure(move |_| {
+        drop(lock(&held).take());
+        Relief::Exhausted
+    });
+    let block = one.alloc(&stream, 6 * granule).unwrap();
+    assert!(other.alloc(&stream, 6 * granule).is_err(), "it ends");
+    drop(block);
 }
 
 #[test]
