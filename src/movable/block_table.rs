@@ -67,7 +67,7 @@ impl Marks {
     }
 
     /// Whether all ticks can be waited for: see [`Timeline::may_close`].
-    fn may_close(&self) -> bool {
+    pub(super) fn may_close(&self) -> bool {
         self.0.iter().all(|(theirs, tick)| theirs.may_close(*tick))
     }
 
@@ -160,6 +160,11 @@ impl Entry {
         self.ready.may_close() && self.uses.may_close()
     }
 
+    /// Whether the work that may have read the address table's word can be waited for.
+    fn is_word_storable(&self) -> bool {
+        self.word_uses.may_close() && self.uses.may_close()
+    }
+
     /// Everything done with the block so far runs before `tick`; later uses wait for `tick`.
     pub(super) fn became_ready(&mut self, timeline: &Arc<Timeline>, tick: u64) {
         self.uses = Marks::default();
@@ -232,11 +237,6 @@ impl Table {
         self.entries.len()
     }
 
-    /// The same once there is another handle.
-    pub(super) fn len_with_next(&self) -> u64 {
-        (self.len() + usize::from(self.spare.is_empty())) as u64
-    }
-
     /// The handle of a block that is not freed. An id that no handle ever had may find an entry without a block.
     pub(super) fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
@@ -261,13 +261,17 @@ impl Table {
 
     /// Adds a handle for `block`, which is ready after the work queued on its stream so far.
     pub(super) fn add(&mut self, block: Block, now: u64) -> (MovableId, Arc<AccessLog>) {
-        let index = self.spare.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
-                generation: self.first,
-                ..Entry::default()
+        let is_storable = |&index: &u32| self.entries[index as usize].is_word_storable();
+        let spare = self.spare.iter().rposition(is_storable);
+        let index = spare
+            .map(|at| self.spare.swap_remove(at))
+            .unwrap_or_else(|| {
+                self.entries.push(Entry {
+                    generation: self.first,
+                    ..Entry::default()
+                });
+                (self.entries.len() - 1) as u32
             });
-            (self.entries.len() - 1) as u32
-        });
         // A graph's private memory must not move, so moves do not find it.
         if !block.is_private() {
             self.at.insert(block.addr() - self.base, index);
@@ -294,11 +298,11 @@ impl Table {
         }
         let block = entry.block.take();
         let away = entry.away.take();
-        let mut uses = std::mem::take(&mut entry.ready);
-        uses.note_all(&std::mem::take(&mut entry.uses));
+        let mut uses = std::mem::take(&mut entry.uses);
         if words {
             entry.word_uses.note_all(&uses);
         }
+        uses.note_all(&std::mem::take(&mut entry.ready));
         entry.doomed = false;
         let on_move = entry.on_move.take();
         entry.log = None;
@@ -414,22 +418,28 @@ impl Table {
             .is_some_and(|words| !words.is_empty())
     }
 
-    /// The index and the address to store for each outdated word. Makes the stream of `timeline` wait for the
-    /// readers of the old words.
+    /// The index and the address to store for each outdated word whose readers can be waited for. Makes the stream of
+    /// `timeline` wait for them.
     pub(super) fn stale_words(&self, timeline: &Timeline) -> Result<Vec<(u32, Addr)>> {
         let indexes = self.stale_words.iter().flatten();
-        let word = |&index: &u32| {
-            let entry = &self.entries[index as usize];
+        let each = indexes.map(|&index| (index, &self.entries[index as usize]));
+        let word = |(index, entry): (u32, &Entry)| {
             entry.word_uses.wait_on(timeline)?;
             entry.uses.wait_on(timeline)?;
             Ok((index, entry.block.as_ref().map_or(0, Block::addr)))
         };
-        indexes.map(word).collect()
+        let storable = each.filter(|(_, entry)| entry.is_word_storable());
+        storable.map(word).collect()
     }
 
-    /// Records that all words were stored before `tick`.
-    pub(super) fn words_stored(&mut self, timeline: &Arc<Timeline>, tick: u64) {
-        for index in self.stale_words.iter_mut().flat_map(std::mem::take) {
+    /// Records that these words were stored before `tick`.
+    pub(super) fn words_stored(
+        &mut self,
+        stored: &[(u32, Addr)],
+        timeline: &Arc<Timeline>,
+        tick: u64,
+    ) {
+        for &(index, _) in stored {
             let entry = &mut self.entries[index as usize];
             entry.stale_word = false;
             entry.word_uses = Marks::default();
@@ -438,6 +448,8 @@ impl Table {
                 entry.ready.note(timeline, tick);
             }
         }
+        let is_stale = |&index: &u32| self.entries[index as usize].stale_word;
+        (self.stale_words.iter_mut()).for_each(|words| words.retain(is_stale));
     }
 }
 

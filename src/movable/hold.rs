@@ -7,7 +7,7 @@ use super::id::MovableId;
 use super::pointers::Place;
 use super::registry::{Registry, State};
 use crate::device::{Addr, GraphRecord, Kept, Queueing, Recorder, Stream, beside, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 
 impl Registry {
     /// Holds a block for `stream`; returns its address and bytes.
@@ -17,6 +17,8 @@ impl Registry {
         if state.is_behind(id)? {
             drop(state);
             state = self.settled(|| self.here(id))?;
+            refuse!(state.table.entry(id)?.stale_word => "stream",
+                "one read the block's word of the address table as its capture began: end that first");
         }
         let _queueing = Queueing::begin(&stream.core().timeline);
         self.awake.check()?;

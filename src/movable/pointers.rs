@@ -145,13 +145,14 @@ impl Arrays {
         }
     }
 
-    /// Whether any array is held.
+    /// Whether any array is held, or cannot be waited for.
     pub(super) fn any_held(&self, table: &mut Table) -> bool {
         self.list.values().any(|array| match array.place {
-            Place::Fixed(_) => array.holds > 0,
+            Place::Fixed(_) => array.holds > 0 || !array.uses.may_close(),
             // A resize sees when an array in its block was rewritten.
-            Place::Block(id) => (table.place(id))
-                .is_some_and(|entry| entry.holds > u64::from(entry.copied.is_some())),
+            Place::Block(id) => table.place(id).is_some_and(|entry| {
+                entry.holds > u64::from(entry.copied.is_some()) || !entry.may_wait()
+            }),
         })
     }
 

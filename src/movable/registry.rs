@@ -150,7 +150,7 @@ impl Registry {
     pub(super) fn add(&self, block: &mut Option<Block>) -> Result<(MovableId, Arc<AccessLog>)> {
         let state = &mut *lock(&self.state);
         if let Some(words) = &mut state.words {
-            words.ensure(state.table.len_with_next(), &state.mover.stream)?;
+            words.ensure(state.table.len() as u64 + 1, &state.mover.stream)?;
         }
         let taken = || Error::invalid("block", "it has a handle");
         let block = block.take().ok_or_else(taken)?;
@@ -339,13 +339,14 @@ impl State {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let stale = self.table.stale_words(&timeline)?;
         let stores: Vec<[u64; 2]> = stale
-            .into_iter()
-            .map(|(index, addr)| [words.word(index), addr])
+            .iter()
+            .map(|&(index, addr)| [words.word(index), addr])
             .collect();
         // SAFETY: the words stay mapped until the last user of the registry is gone and its work is done.
         // Each index is in the list once, and the stream waits for the work that reads its word.
         unsafe { self.mover.store(&stores)? };
-        self.table.words_stored(&timeline, timeline.open_tick());
+        self.table
+            .words_stored(&stale, &timeline, timeline.open_tick());
         Ok(true)
     }
 

@@ -253,3 +253,58 @@ fn a_compaction_goes_past_what_a_stream_used_as_its_capture_began() -> Result<()
     assert_ne!(address()?, before);
     lab.check()
 }
+
+#[test]
+fn a_block_freed_under_the_capture_it_was_allocated_in_keeps_no_other_from_the_address_table()
+-> Result<()> {
+    let mut lab = Lab::new(32)?;
+    let _table = lab.pool.address_table()?;
+    let other = lab.pool.device().stream()?;
+    let capture = other.begin_capture()?;
+    drop(lab.pool.alloc_movable::<u8>(&other, 1000)?);
+    let moved = lab.pool.compact(&Goal::Full)?;
+    assert!(moved.blocks > 4 && moved.reached, "{moved:?}");
+    lab.alloc(1000)?;
+    lab.check()?;
+    drop(capture);
+    lab.check()
+}
+
+#[test]
+fn a_word_that_a_stream_read_as_its_capture_began_keeps_no_other_from_the_address_table()
+-> Result<()> {
+    let mut lab = Lab::new(32)?;
+    let _table = lab.pool.address_table()?;
+    let other = lab.pool.device().stream()?;
+    let theirs = &other.core().timeline;
+    let capture = other.begin_capture()?;
+    let (read, _) = lab.blocks.remove(4);
+    let noted = |entry: &mut Entry| entry.uses.note(theirs, theirs.open_tick());
+    lock(&lab.registry()?.state)
+        .table
+        .entry(read.id())
+        .map(noted)?;
+    drop(read);
+    let moved = lab.pool.compact(&Goal::Full)?;
+    assert!(moved.blocks > 4, "{moved:?}");
+    lab.alloc(1000)?;
+    lab.check()?;
+    drop(capture);
+    lab.check()
+}
+
+#[test]
+fn nothing_moves_while_an_array_of_pointers_is_in_a_captures_memory() -> Result<()> {
+    let lab = Lab::new(32)?;
+    let other = lab.pool.device().stream()?;
+    let capture = other.begin_capture()?;
+    let list = lab.pool.alloc_movable::<u64>(&other, 1000)?;
+    let array = list.register_pointers()?;
+    let moved = lab.pool.compact(&Goal::Full)?;
+    assert!(moved.blocks == 0 && moved.finished, "{moved:?}");
+    lab.check()?;
+    drop(capture);
+    assert!(lab.pool.compact(&Goal::Full)?.blocks > 4);
+    drop((array, list));
+    lab.check()
+}
