@@ -24,9 +24,9 @@ impl<T: Pod> Movable<T> {
     /// Resizes the buffer to `len` elements, in the order of `stream`. The first elements keep their values;
     /// added elements are uninitialised.
     ///
-    /// A buffer shrinks in place; of one that a stream used as its capture began, the memory stays. It grows in place
-    /// if the memory after it is free. Otherwise it is copied to a block that is allocated on `stream`. This counts as
-    /// a move: pointers to it are updated and its callback is called. The host waits for nothing.
+    /// A buffer shrinks in place. Its memory stays if its own stream is under capture, or a stream used it as a capture
+    /// began. It grows in place if the memory after it is free. Otherwise it is copied to a block that is allocated on
+    /// `stream`. This counts as a move: pointers to it are updated and its callback is called. The host does not wait.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -238,11 +238,10 @@ impl State {
         if bytes < block.bytes() {
             // The freed part becomes free on the block's own stream, so that stream waits for all uses first.
             if bytes.next_multiple_of(UNIT) < block.capacity() {
-                if !block.is_private() {
-                    home.refuse_under_capture()?;
-                }
-                if !may_wait {
-                    return Ok(true);
+                if !may_wait || !block.is_private() && home.refuse_under_capture().is_err() {
+                    // It stays. A block tells at most 4 GiB less than it has.
+                    let least = block.capacity().saturating_sub(u32::MAX.into());
+                    return block.grow(bytes.max(least), waits);
                 }
                 let mut uses = entry.ready.lacking(timeline);
                 uses.note_all(&entry.uses.lacking(timeline));

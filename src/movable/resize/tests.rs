@@ -32,3 +32,29 @@ fn a_block_that_a_stream_used_as_its_capture_began_shrinks_and_keeps_its_memory_
     pool.check_invariants().expect("invariants hold");
     Ok(())
 }
+
+#[test]
+fn a_block_whose_own_stream_is_under_capture_shrinks_and_keeps_its_memory_meanwhile() -> Result<()>
+{
+    let device = Device::host()?;
+    let pool = Pool::new(&device, PoolConfig::default())?;
+    let (home, stream) = (device.stream()?, device.stream()?);
+    let mut block = pool.alloc_movable::<u8>(&home, 1 << 20)?;
+    block.upload(&home, &vec![7; 1 << 20])?;
+    let held = pool.stats().allocated.current;
+    let told = |block: &crate::Movable<u8>| Ok(pool.hold_id(block.id(), &stream)?.bytes());
+    let capture = home.begin_capture()?;
+    for len in [1000, 2000, 500] {
+        block.resize(&stream, len)?;
+        assert_eq!((block.len(), told(&block)?), (len, len as u64));
+        assert_eq!(pool.stats().allocated.current, held);
+        assert_eq!(block.download(&stream)?[..500], [7; 500]);
+    }
+    drop(capture);
+    block.resize(&stream, 400)?;
+    assert_eq!(told(&block)?, 400);
+    assert!(pool.stats().allocated.current < held);
+    assert_eq!(block.download(&stream)?, [7; 400]);
+    pool.check_invariants().expect("invariants hold");
+    Ok(())
+}
