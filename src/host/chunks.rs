@@ -1,6 +1,7 @@
 //! The idle host memory, by size. Pure arithmetic.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
 /// Largest request: far above the memory of any machine, and far below an overflow.
 pub(super) const MOST: u64 = 1 << 46;
@@ -85,9 +86,10 @@ impl Chunks {
         }
     }
 
-    /// Takes an idle chunk of `class`.
-    pub(super) fn take(&mut self, class: u64) -> Option<Chunk> {
-        let chunk = self.idle.get_mut(&class)?.pop()?;
+    /// Takes an idle chunk of the smallest of `classes` that has one.
+    pub(super) fn take(&mut self, classes: RangeInclusive<u64>) -> Option<Chunk> {
+        let mut idle = self.idle.range_mut(classes);
+        let chunk = idle.find_map(|(_, idle)| idle.pop())?;
         if let Some(page) = self.pages.get_mut(&chunk.page) {
             page.out += 1;
         }
@@ -102,14 +104,16 @@ impl Chunks {
         self.idle.entry(chunk.bytes).or_default().push(chunk);
     }
 
-    /// Removes and returns all pages without chunks in use.
-    pub(super) fn take_idle_pages(&mut self) -> Vec<Page> {
-        let mut taken = Vec::new();
+    /// Removes and returns pages without chunks in use: all, or until they have `most` bytes.
+    pub(super) fn take_idle_pages(&mut self, most: u64) -> Vec<Page> {
+        let (mut taken, mut sum) = (Vec::new(), 0);
         self.pages.retain(|&addr, &mut Kept { bytes, class, out }| {
-            if out == 0 {
+            let goes = out == 0 && sum < most;
+            if goes {
+                sum += bytes;
                 taken.push(Page { addr, bytes, class });
             }
-            out > 0
+            !goes
         });
         for idle in self.idle.values_mut() {
             idle.retain(|chunk| self.pages.contains_key(&chunk.page));
@@ -153,10 +157,10 @@ mod tests {
                 let class = class_of(bytes);
                 match what {
                     0 | 1 => {
-                        let chunk = chunks.take(class).unwrap_or_else(|| {
+                        let chunk = chunks.take(class..=class).unwrap_or_else(|| {
                             chunks.add(next, page_of(class), class);
                             next += page_of(class);
-                            chunks.take(class).expect("it was added")
+                            chunks.take(class..=class).expect("it was added")
                         });
                         prop_assert!(chunk.bytes == class);
                         prop_assert!(out.iter().all(|other|
@@ -165,7 +169,7 @@ mod tests {
                     }
                     2 if !out.is_empty() => chunks.give(out.swap_remove(which.index(out.len()))),
                     _ => {
-                        for page in chunks.take_idle_pages() {
+                        for page in chunks.take_idle_pages(bytes) {
                             prop_assert!(out.iter().all(|chunk|
                                 chunk.addr < page.addr || chunk.addr >= page.addr + page.bytes));
                         }
@@ -175,7 +179,7 @@ mod tests {
             for chunk in out {
                 chunks.give(chunk);
             }
-            chunks.take_idle_pages();
+            chunks.take_idle_pages(u64::MAX);
             prop_assert!(chunks.pages.is_empty() && chunks.idle.values().all(Vec::is_empty));
         }
     }

@@ -31,6 +31,7 @@ mod uses;
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -48,6 +49,9 @@ use crate::pool::Counter;
 use crate::sync::Mutex;
 use chunks::{Chunk, Chunks};
 use uses::{Marks, Uses};
+
+/// Bytes that a pool may hold, however little of them was ever in use at once: two rounds of a [`Loader`]'s pieces.
+const FREELY_HELD: u64 = 16 << 20;
 
 /// The configuration of a [`HostPool`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,6 +93,8 @@ pub struct HostStats {
 ///
 /// A buffer's memory is reused once the copies that use it are done. Only the methods that say so wait on the host.
 /// Requests are rounded up to a power of two; above 512 KiB, to an eighth of one. Small ones share pages of 1 MiB.
+/// A pool that would hold more than 16 MiB, and more than twice what was in use at once, serves a request from idle
+/// memory of up to twice its size, or releases idle memory before it takes more.
 ///
 /// Safe to use from any thread. If buffers outlive the pool, the memory is released when the last one is
 /// dropped.
@@ -130,6 +136,8 @@ struct State {
     asked: u64,
     /// Buffers that have memory.
     bufs: u64,
+    /// Most bytes in use at once, by buffers or, when memory was short, by copies too.
+    most_used: u64,
     stats: HostStats,
     /// Bytes being allocated from the driver, so that two threads cannot exceed the limit together.
     promised: u64,
@@ -236,7 +244,7 @@ impl HostPool {
         refuse!(is_running() => "thread", "a host call may not call the driver: trim outside of it");
         let _turn = lock(&self.inner.turn);
         let reaped = self.inner.reap();
-        let released = self.inner.release_idle()?;
+        let released = self.inner.release_idle(u64::MAX)?;
         reaped.map(|()| released)
     }
 
@@ -258,13 +266,13 @@ impl fmt::Debug for HostPool {
 }
 
 impl Inner {
-    /// Memory for `bytes` bytes. In this order: idle memory; memory whose copies are done by now; new
-    /// memory; new memory after idle memory of other sizes was released; and, if it `waits`, memory
-    /// whose copies have to be waited for.
+    /// Memory for `bytes` bytes. In this order: idle memory; memory whose copies are done by now; larger idle memory, if
+    /// the pool holds much; new memory; new memory after idle memory of other sizes was released; and, if it `waits`,
+    /// memory whose copies have to be waited for.
     fn take(&self, bytes: u64, waits: bool) -> Result<Chunk> {
         let class = chunks::class_of(bytes);
         loop {
-            if let Some(chunk) = self.take_idle(class) {
+            if let Some(chunk) = self.take_idle(class..=class) {
                 return Ok(chunk);
             }
             let oldest = {
@@ -274,10 +282,14 @@ impl Inner {
                 // On an error, the memory of the copies in question stays pending. The error is returned only if
                 // there is no other memory.
                 let reaped = self.reap();
-                if let Some(chunk) = self.take_idle(class) {
+                let beyond = self.beyond(class);
+                if let Some(chunk) = self.take_idle(class..=class << u32::from(beyond > 0)) {
                     return Ok(chunk);
                 }
-                if self.grow(class)? || (self.release_idle()? > 0 && self.grow(class)?) {
+                if beyond > 0 {
+                    self.release_idle(beyond)?;
+                }
+                if self.grow(class)? || (self.release_idle(u64::MAX)? > 0 && self.grow(class)?) {
                     continue;
                 }
                 match self.oldest().filter(|_| waits) {
@@ -290,12 +302,22 @@ impl Inner {
         }
     }
 
-    fn take_idle(&self, class: u64) -> Option<Chunk> {
+    fn take_idle(&self, classes: RangeInclusive<u64>) -> Option<Chunk> {
         let mut state = lock(&self.state);
-        let chunk = state.chunks.take(class)?;
-        add(&mut state.stats.allocated, class);
+        let chunk = state.chunks.take(classes)?;
+        add(&mut state.stats.allocated, chunk.bytes);
         state.bufs += 1;
         Some(chunk)
+    }
+
+    /// Bytes by which the pool would hold too much with new memory for `class`.
+    fn beyond(&self, class: u64) -> u64 {
+        let mut state = lock(&self.state);
+        let used = state.stats.allocated.current + bytes_of(&state.pending);
+        state.most_used = used.max(state.most_used).max(state.stats.allocated.peak);
+        let most = state.most_used.max(used + class);
+        let held = state.stats.reserved.current + state.promised + chunks::page_of(class);
+        held.saturating_sub(FREELY_HELD.max(2 * most))
     }
 
     /// Allocates memory for a chunk of `class` from the driver; false if there is no more, or at the
@@ -372,9 +394,9 @@ impl Inner {
         state.pending.first().map(|entry| entry.marks.clone())
     }
 
-    /// Releases idle memory to the driver and returns its bytes.
-    fn release_idle(&self) -> Result<u64> {
-        let idle = lock(&self.state).chunks.take_idle_pages();
+    /// Releases idle memory to the driver, about `most` bytes, and returns its bytes.
+    fn release_idle(&self, most: u64) -> Result<u64> {
+        let idle = lock(&self.state).chunks.take_idle_pages(most);
         let (mut released, mut outcome) = (0, Ok(()));
         for page in idle {
             if outcome.is_ok() {
@@ -437,7 +459,7 @@ impl Drop for Inner {
                     chunks.give(chunk);
                 }
             }
-            for page in chunks.take_idle_pages() {
+            for page in chunks.take_idle_pages(u64::MAX) {
                 // A failure leaks only memory that the driver refuses to release.
                 let _ = device.backend().host_free(page.addr, page.bytes);
             }

@@ -653,3 +653,22 @@ fn the_error_of_a_full_host_pool_says_that_host_memory_is_short() {
     let said = "page-locked host memory holds 3.00 MiB in 3 blocks";
     assert!(text.contains(said), "{text}");
 }
+
+#[test]
+fn a_pool_of_many_sizes_holds_at_most_twice_what_was_in_use() {
+    for (most, held, calls) in [(2 * MIB, 16 << 20, 100), (24 * MIB, 0, 100)] {
+        let host = HostPool::new(&Device::host().unwrap(), HostPoolConfig::default());
+        let (mut seed, mut kept) = (1_u64, std::collections::VecDeque::new());
+        for _ in 0..2000 {
+            seed = (seed.wrapping_mul(6_364_136_223_846_793_005)).wrapping_add(1);
+            kept.push_back(host.alloc::<u8>(1 + (seed >> 33) as usize % most).unwrap());
+            kept.drain(..kept.len().saturating_sub(4));
+        }
+        let stats = host.stats();
+        let held = held.max(2 * stats.allocated.peak);
+        assert!(
+            stats.reserved.peak <= held && stats.created <= calls,
+            "{stats:?}"
+        );
+    }
+}
