@@ -32,7 +32,8 @@ impl Pool {
     ///
     /// A part is a pool. It copies the configuration of this pool when it is made; its limit, figures, callbacks and
     /// spilling are its own. If the device has no more memory, the other parts release their idle memory for it. A part
-    /// without memory that nobody holds goes, with its settings and figures, if a process has no addresses for another.
+    /// without memory that nobody holds goes, with its settings and figures, if a process has no addresses for another;
+    /// [`Pool::sleep`] and [`Pool::wake`] do not know its tag then.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;

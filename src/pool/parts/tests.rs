@@ -155,6 +155,7 @@ fn a_pool_whose_parts_went_has_one_step_for_its_next_parts() {
         drop(pool.tagged(tag).unwrap());
         assert_eq!(steps(), 1);
         drop(pool.take_unused());
+        assert!(pool.parts(&[tag]).is_err());
     }
 }
 
