@@ -1,5 +1,6 @@
 //! Entries of an access log: their meaning, which of them replace others, and how their number stays small.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::structure::{GraphRecord, TableRecord, Timeline};
@@ -59,6 +60,17 @@ pub(crate) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeli
         Some((_, last)) => *last = tick.max(*last),
         None => marks.push((Arc::clone(timeline), tick)),
     }
+}
+
+/// Adds ticks to such a list of many streams, in time that grows with their number alone.
+pub(crate) fn raise_all(
+    marks: &mut Vec<(Arc<Timeline>, u64)>,
+    more: impl IntoIterator<Item = (Arc<Timeline>, u64)>,
+) {
+    marks.extend(more);
+    // Stable, as it merges sorted runs.
+    marks.sort_by_key(|(on, tick)| (on.uid, Reverse(*tick)));
+    marks.dedup_by_key(|(on, _)| on.uid);
 }
 
 impl Span {

@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::access_entries::{By, END, Entries, Entry, Span, raise};
+use super::access_entries::{By, END, Entries, Entry, Span, raise, raise_all};
 use super::host_call::{is_running, without_any};
 use super::{GraphRecord, Recorder, Timeline};
 use crate::sync::{AtomicU64, Latch, latch, latch_mut};
@@ -325,18 +325,12 @@ impl AccessLog {
         for entry in entries.iter() {
             match &entry.by {
                 By::Home(_) => {}
-                By::Stream(timeline, tick) => raise(&mut left.marks, timeline, *tick),
-                By::Table(table) => {
-                    if let Some((timeline, tick)) = table.last() {
-                        raise(&mut left.marks, &timeline, tick);
-                    }
-                }
+                By::Stream(timeline, tick) => left.marks.push((Arc::clone(timeline), *tick)),
+                By::Table(table) => left.marks.extend(table.last()),
                 By::Graph(graph, on) => {
                     // The recorder first: if the graph is gone, its last launch is final; if not, it keeps the memory.
                     let recorder = graph.recorder();
-                    if let Some((timeline, tick)) = graph.last() {
-                        raise(&mut left.marks, &timeline, tick);
-                    }
+                    left.marks.extend(graph.last());
                     if recorder.is_some() && left.branches.iter().all(|it| it.uid != on.uid) {
                         left.branches.push(Arc::clone(on));
                     }
@@ -345,6 +339,7 @@ impl AccessLog {
                 }
             }
         }
+        raise_all(&mut left.marks, []);
         left
     }
 

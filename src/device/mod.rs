@@ -59,7 +59,7 @@ use std::sync::{Arc, Weak};
 
 #[doc(hidden)]
 pub use access::{Access, AccessKind, Note};
-pub(crate) use access_entries::raise;
+pub(crate) use access_entries::{raise, raise_all};
 pub(crate) use access_log::{AccessLog, Left};
 pub(crate) use awake::Queueing;
 #[doc(hidden)]

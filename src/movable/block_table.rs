@@ -8,7 +8,7 @@ use super::callback::Callback;
 use super::id::MovableId;
 use super::shelf::Away;
 use crate::compact::{Move, Owners};
-use crate::device::{AccessLog, Addr, Timeline, is_running, without_host_calls};
+use crate::device::{AccessLog, Addr, Timeline, is_running, raise_all, without_host_calls};
 use crate::error::{Error, Result};
 use crate::pool::{Ask, Block, Event, Questions, tag};
 
@@ -61,8 +61,13 @@ impl Marks {
     }
 
     pub(super) fn note_all(&mut self, other: &Self) {
-        for (timeline, tick) in &other.0 {
-            self.note(timeline, *tick);
+        self.note_each(other.0.iter().cloned());
+    }
+
+    fn note_each(&mut self, more: impl IntoIterator<Item = (Arc<Timeline>, u64)>) {
+        raise_all(&mut self.0, more);
+        if self.0.len() > MANY {
+            self.forget_done();
         }
     }
 
@@ -175,9 +180,8 @@ impl Entry {
 
     /// Adds the uses of views so far to those that a move has to wait for.
     pub(super) fn note_typed_uses(&mut self) {
-        for (timeline, tick) in self.log.iter().flat_map(|log| log.uses()) {
-            self.uses.note(&timeline, tick);
-        }
+        let uses = self.log.iter().flat_map(|log| log.uses());
+        self.uses.note_each(uses);
     }
 
     /// Makes later uses of views wait for `tick`. With `all`, that tick is after all earlier uses.
