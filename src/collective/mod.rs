@@ -48,8 +48,9 @@
 //! # Failure
 //!
 //! If ranks do not come within the given time, the waiting ranks get an error that names them: from the call
-//! that makes the communicator, later from [`Comm::check`] and from the next operation. After a failure the
-//! contents of the buffers are undefined and the communicator cannot be used again: drop it on all ranks.
+//! that makes the communicator, later from [`Comm::check`], from the next operation, and from the next launch of a graph
+//! that has such operations. After a failure the contents of the buffers are undefined and neither the communicator nor
+//! such a graph can be used again: drop them on all ranks.
 
 mod element;
 mod meet;

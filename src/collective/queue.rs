@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::element::{BYTES, Kind, Op, Reduce, kind_of};
-use super::transport::{Act, Call, KeptTransport, Transport};
-use crate::device::{Access, AccessKind, Note, OutsideCapture, Recorder, Stream, Use, ordered};
+use super::transport::{Act, Call, Transport};
+use crate::device::{Access, AccessKind, Checked, Note, OutsideCapture, Stream, Use, ordered};
 use crate::error::{Error, Result, refuse};
 use crate::pool::{View, ViewMut};
 
@@ -221,9 +221,9 @@ impl<'a> Collectives<'a> {
             });
             let queue = || {
                 // The capture of now, which may have begun since: it does not end before this returns.
-                let keep =
-                    |by: Arc<Recorder>| by.keep(Box::new(KeptTransport(Arc::clone(transport))));
-                refuse!(outside.is_none() && !stream.recorder().is_some_and(keep) => "stream",
+                let end: Arc<dyn Checked> = Arc::clone(transport) as _;
+                let keeps = || stream.recorder().is_some_and(|it| it.keep_checked(&end));
+                refuse!(outside.is_none() && !keeps() => "stream",
                     "its capture has ended");
                 // SAFETY: the views keep their memory until the work is done, or the caller that made them from
                 // plain addresses guarantees it; `ordered` keeps the order.
@@ -332,14 +332,17 @@ mod tests {
             assert!(self.next.is_some(), "it is queued outside the graph");
             Ok(())
         }
-        fn check(&self) -> Result<()> {
-            Ok(())
-        }
         fn abort(&self) -> Result<()> {
             Ok(())
         }
         fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
             Ok(None)
+        }
+    }
+
+    impl Checked for Overtaken {
+        fn check(&self) -> Result<()> {
+            Ok(())
         }
     }
 

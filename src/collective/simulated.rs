@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::end_of;
 use super::transport::{Act, Call, Transport};
-use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
+use crate::device::{Checked, Device, DeviceInfo, DeviceKind, Stream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -135,6 +135,12 @@ impl Simulated {
     }
 }
 
+impl Checked for Simulated {
+    fn check(&self) -> Result<()> {
+        lock(&self.world.state).failed.clone().map_or(Ok(()), Err)
+    }
+}
+
 impl Transport for Simulated {
     fn rank(&self) -> u32 {
         self.rank
@@ -176,10 +182,6 @@ impl Transport for Simulated {
         // Collectives that could not be queued do not count.
         *numbers = next;
         Ok(())
-    }
-
-    fn check(&self) -> Result<()> {
-        lock(&self.world.state).failed.clone().map_or(Ok(()), Err)
     }
 
     fn abort(&self) -> Result<()> {

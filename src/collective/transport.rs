@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::element::{Kind, Op};
-use crate::device::{Device, DeviceInfo, Kept, Stream};
+use crate::device::{Checked, Device, DeviceInfo, Stream};
 use crate::error::Result;
 
 /// An operation on the elements of the ranks.
@@ -44,7 +44,7 @@ impl Act {
 }
 
 /// A transport of collectives.
-pub(super) trait Transport: Send + Sync {
+pub(super) trait Transport: Checked {
     fn rank(&self) -> u32;
     fn size(&self) -> u32;
     fn device(&self) -> &Device;
@@ -58,18 +58,8 @@ pub(super) trait Transport: Send + Sync {
     /// The calls contain memory of the device that is valid until the work is done, and ordered on the
     /// stream. Captured work is done when the graph and its runs are gone.
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
-    fn check(&self) -> Result<()>;
     fn abort(&self) -> Result<()>;
     /// Another transport between the same ranks, whose collectives may run at the same time as this one's;
     /// `None`, on all ranks, if the device of one of them might not hold both. All ranks call it, once.
     fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>>;
-}
-
-/// A transport that a graph keeps: its collectives continue in the graph's runs.
-pub(super) struct KeptTransport(pub(super) Arc<dyn Transport>);
-
-impl Kept for KeptTransport {
-    fn release(self: Box<Self>, _gate: &Stream) {
-        drop(self.0);
-    }
 }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 
 use super::raw::{RawGraph, RawStream};
-use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
+use super::structure::{Checked, GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
@@ -356,6 +356,17 @@ impl Recorder {
         kept
     }
 
+    /// Keeps an end of a communicator as long as the graph lives, and makes no launch once it has failed. Returns false
+    /// if the graph is gone.
+    pub(crate) fn keep_checked(&self, end: &Arc<dyn Checked>) -> bool {
+        let mut state = lock(&self.state);
+        let is_known = state.checked.iter().any(|it| Arc::ptr_eq(it, end));
+        if !state.released && !is_known {
+            state.checked.push(Arc::clone(end));
+        }
+        !state.released
+    }
+
     /// Keeps the resources until `tick` of `timeline` is done. If the device cannot be made to wait, the host
     /// waits.
     pub(crate) fn outlast(&self, timeline: &Timeline, tick: u64) {
@@ -395,6 +406,8 @@ impl Recorder {
                 "it is being captured: a graph is not launched into another",
             ));
         }
+        let checked = lock(&self.state).checked.clone();
+        checked.iter().try_for_each(|end| end.check())?;
         theirs.wait_for(gate, gate.open_tick())?;
         let mut state = lock(&self.state);
         if state.users.contains(stream) {
@@ -433,12 +446,14 @@ impl Recorder {
             let timeline = &user.core().timeline;
             self.outlast(timeline, timeline.queued_tick());
         }
-        let kept = {
+        let (kept, checked) = {
             let mut state = lock(&self.state);
             state.released = true;
             self.record.end();
-            std::mem::take(&mut state.kept)
+            let kept = std::mem::take(&mut state.kept);
+            (kept, std::mem::take(&mut state.checked))
         };
+        drop(checked);
         for kept in kept.into_iter().rev() {
             kept.release(&self.gate);
         }

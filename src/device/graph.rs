@@ -261,7 +261,8 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or is being captured, if memory of the graph sleeps, or in
-    /// the closure of a kernel that uses its memory; any error of the driver.
+    /// the closure of a kernel that uses its memory; the failure of a communicator whose collectives it has; any error of
+    /// the driver.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.memory.recorder.launch(stream, self.raw)
     }
@@ -293,8 +294,8 @@ impl GraphMemory {
     /// work would not wait for the launch.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or is being captured, or if memory of the graph sleeps;
-    /// any error of the driver.
+    /// [`Error::Invalid`] if the stream is of another device or is being captured, or if memory of the graph sleeps; the
+    /// failure of a communicator whose collectives it has; any error of the driver.
     pub fn used_by<'s>(&self, stream: &'s Stream) -> Result<impl fmt::Debug + use<'s>> {
         // Before it is asked whether the memory sleeps.
         let queueing = Queueing::begin(&stream.core().timeline);

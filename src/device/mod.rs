@@ -86,7 +86,7 @@ pub(crate) use records::Held;
 pub(crate) use scratch::{Overhead, Scratch};
 pub(crate) use stream::OutsideCapture;
 pub(crate) use structure::{
-    Awake, GraphRecord, Kept, Recorder, StreamCore, StreamWatcher, TableRecord, Timeline,
+    Awake, Checked, GraphRecord, Kept, Recorder, StreamCore, StreamWatcher, TableRecord, Timeline,
 };
 pub use structure::{Device, Stream};
 use structure::{DeviceInner, Turns};

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::backend::Backend;
 use super::raw::{RawEvent, RawStream};
 use super::ticks::Ticks;
+use crate::error::Result;
 use crate::sync::{AtomicU64, Condvar, Latch, Mutex};
 
 /// One device. Cheap to clone; all clones are the same device.
@@ -203,6 +204,12 @@ pub(crate) trait Kept: Send {
     }
 }
 
+/// An end of a communicator, whose collectives a graph has.
+pub(crate) trait Checked: Send + Sync {
+    /// Returns the first failure of queued work.
+    fn check(&self) -> Result<()>;
+}
+
 /// The state of a capture and its graph.
 #[derive(Default)]
 pub(super) struct Captured {
@@ -211,6 +218,8 @@ pub(super) struct Captured {
     /// Streams the graph was launched on.
     pub(super) users: Vec<Stream>,
     pub(super) kept: Vec<Box<dyn Kept>>,
+    /// Kept too. No launch follows a failure.
+    pub(super) checked: Vec<Arc<dyn Checked>>,
     /// The graph is gone.
     pub(super) released: bool,
 }

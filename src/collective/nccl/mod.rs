@@ -30,7 +30,9 @@ use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
 use super::Ranks;
 use super::meet::meet;
 use super::transport::{Act, Call, Transport};
-use crate::device::{Device, DeviceInfo, DeviceKind, Stream, Timeline, beside, is_running};
+use crate::device::{
+    Checked, Device, DeviceInfo, DeviceKind, Stream, Timeline, beside, is_running,
+};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -387,6 +389,24 @@ unsafe fn call(library: &Library, comm: RawComm, stream: u64, call: &Call) -> c_
     }
 }
 
+impl Checked for Nccl {
+    fn check(&self) -> Result<()> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            // A call under way may wait for other ranks, and returns its failure itself.
+            Err(TryLockError::WouldBlock) => return self.refuse_failed(),
+        };
+        // Under the lock: an abort leaves no communicator to ask.
+        self.refuse_failed()?;
+        let sound = match self.asked(&state)? {
+            IN_PROGRESS => Ok(()),
+            code => self.nccl.ok("ncclCommGetAsyncError", code),
+        };
+        self.noted(sound)
+    }
+}
+
 impl Transport for Nccl {
     fn rank(&self) -> u32 {
         self.rank
@@ -426,22 +446,6 @@ impl Transport for Nccl {
         }
         // SAFETY: the caller's requirement.
         self.noted(unsafe { self.group(&mut state, stream.raw().0, calls) })
-    }
-
-    fn check(&self) -> Result<()> {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            // A call under way may wait for other ranks, and returns its failure itself.
-            Err(TryLockError::WouldBlock) => return self.refuse_failed(),
-        };
-        // Under the lock: an abort leaves no communicator to ask.
-        self.refuse_failed()?;
-        let sound = match self.asked(&state)? {
-            IN_PROGRESS => Ok(()),
-            code => self.nccl.ok("ncclCommGetAsyncError", code),
-        };
-        self.noted(sound)
     }
 
     fn abort(&self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::collective::transport::{Call, Transport};
 use crate::convert::convert;
-use crate::device::{DeviceInfo, gpu_of};
+use crate::device::{Checked, DeviceInfo, gpu_of};
 use crate::driver::fake::Machine;
 use crate::{Device, PoolConfig};
 
@@ -97,6 +97,12 @@ struct Noted<F> {
     calls: Mutex<Vec<bool>>,
 }
 
+impl<F: Fn() -> bool + Send> Checked for Noted<F> {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl<F: Fn() -> bool + Send> Transport for Noted<F> {
     fn rank(&self) -> u32 {
         0
@@ -116,9 +122,6 @@ impl<F: Fn() -> bool + Send> Transport for Noted<F> {
     unsafe fn queue(&self, _: &Stream, _: &[Call]) -> Result<()> {
         let is_held = self.is_held.lock().unwrap()();
         self.calls.lock().unwrap().push(is_held);
-        Ok(())
-    }
-    fn check(&self) -> Result<()> {
         Ok(())
     }
     fn abort(&self) -> Result<()> {

@@ -31,3 +31,23 @@ fn a_meeting_that_all_ranks_have_left_takes_no_memory() {
     }
     assert!(lock(&world.state).rounds.is_empty());
 }
+
+#[test]
+fn a_graph_that_alone_keeps_a_communicator_tells_its_failure_to_the_next_launch() {
+    let device = Device::host().unwrap();
+    let ends =
+        Comm::simulated(&[device.clone(), device.clone()], Duration::from_millis(20)).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut data = pool.alloc_zeroed::<u32>(&stream, 8).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    (ends[0].on(&stream).all_reduce(&mut data, Op::Sum))
+        .run()
+        .unwrap();
+    let graph = capture.end().unwrap();
+    drop(ends);
+    graph.launch(&stream).unwrap();
+    stream.synchronize().unwrap();
+    let refused = graph.launch(&stream).unwrap_err().to_string();
+    assert!(refused.contains("left the communicator"), "{refused}");
+}
