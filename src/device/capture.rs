@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 
 use super::raw::{RawGraph, RawStream};
+use super::stream::Changing;
 use super::structure::{Checked, GraphRecord, Kept, Recorder, Stream, Timeline};
 use super::{host_call, lock};
 use crate::error::{Error, Result};
@@ -148,9 +149,7 @@ impl Recorder {
         self.device.count_capture(true);
         let joined = timeline.wait_for_calls().and_then(|()| self.join(stream));
         if joined.is_err() {
-            let left = self.let_out(stream);
-            drop(changing);
-            let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
+            self.let_back(stream, Some(changing));
             return joined;
         }
         // A pool that began to use the stream after the first loop has not seen the recorder.
@@ -280,11 +279,22 @@ impl Recorder {
         let joined = at.map(|at| state.streams.remove(at));
         drop(state);
         // The end of the capture, if it came before, has let it out.
-        let left = joined.and_then(|stream| self.let_out(&stream));
+        joined.inspect(|stream| self.let_back(stream, changing));
+    }
+
+    /// Lets out a stream that is no part of the capture, behind what the gate was made to wait for in its place.
+    fn let_back(&self, stream: &Stream, changing: Option<Changing<'_>>) {
+        let left = self.let_out(stream);
+        let (timeline, gate) = (&stream.core().timeline, &self.gate.core().timeline);
+        let tick = gate.open_tick();
+        let waits = self.may_wait(stream) && timeline.wait_for(gate, tick).is_ok();
         // Calls that have seen it here return before it enters another capture.
         drop(self.recording());
         drop(changing);
         let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
+        if !waits {
+            let _ = gate.sync_to(tick);
+        }
     }
 
     /// Records that the gate has waited for a caller that may not know of the capture, and go on after its end.

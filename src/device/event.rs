@@ -163,9 +163,9 @@ impl Event {
             self.wait_outside(recorder.gate(), marked)?;
             recorder.stand_in();
             // The graph may have been launched before.
-            return match recorder.has_ended() {
-                true => self.wait_outside(stream, marked),
-                false => Ok(()),
+            return match timeline.is_under(&recorder) {
+                false => self.wait_outside(stream, marked),
+                true => Ok(()),
             };
         }
         (self.device.backend()).event_wait(stream.raw(), self.raw)?;

@@ -119,6 +119,12 @@ impl Timeline {
         self.recorder().filter(|recorder| !recorder.has_ended())
     }
 
+    /// Whether this capture is under way, and the stream under it.
+    pub(super) fn is_under(&self, recorder: &Arc<Recorder>) -> bool {
+        let now = self.recorder_under_way();
+        now.is_some_and(|now| Arc::ptr_eq(&now, recorder))
+    }
+
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
         let mut done = self.graphs_since(0);
         // The caller holds a lock that a host call may ask for.
@@ -395,7 +401,7 @@ impl Timeline {
                 recorder.stand_in();
             }
             // What the gate was made to wait for by then, the stream waits for as it leaves.
-            if !recorder.has_ended() {
+            if self.is_under(&recorder) {
                 return waited;
             }
         }

@@ -98,3 +98,18 @@ fn what_was_moved_before_a_guard_under_capture_is_waited_for_by_work_after_that_
     assert!(of(&captured).is_behind(of(&home), ready));
     drop((guard, graph));
 }
+
+#[test]
+fn a_stream_that_a_capture_lets_out_again_runs_behind_what_it_was_made_to_wait_for_meanwhile() {
+    let device = Device::host().unwrap();
+    let [origin, stream, other] = streams(&device);
+    let capture = origin.begin_capture().unwrap();
+    let recorder = of(&origin).recorder().unwrap();
+    recorder.enter(&stream).unwrap();
+    let tick = of(&other).open_tick();
+    // By another thread, before the driver refuses to let the stream join.
+    stream.wait_stream(&other).unwrap();
+    recorder.withdraw(&stream);
+    assert!(of(&stream).is_behind(of(&other), tick));
+    drop(capture);
+}
