@@ -37,12 +37,18 @@ const MARKS: usize = 64;
 /// Clocks with fewer entries are not searched for streams that are gone.
 const SHORT_CLOCK: usize = 32;
 
-/// Raises `clock`'s entry for `uid` to `tick`.
-fn raise(clock: &mut Clock, uid: u64, tick: u64) {
-    match clock.binary_search_by_key(&uid, |entry| entry.0) {
-        Ok(at) => clock[at].1 = clock[at].1.max(tick),
-        Err(at) => clock.insert(at, (uid, tick)),
+/// Raises `clock`'s entry for `uid` to `tick`; its place is not before `from`. Returns the next place.
+fn raise(clock: &mut Clock, from: usize, uid: u64, tick: u64) -> usize {
+    let at = match clock.get(from) {
+        Some(next) if next.0 < uid => from + clock[from..].partition_point(|it| it.0 < uid),
+        // Clocks of many streams are often alike.
+        _ => from,
+    };
+    match clock.get_mut(at) {
+        Some(known) if known.0 == uid => known.1 = known.1.max(tick),
+        _ => clock.insert(at, (uid, tick)),
     }
+    at + 1
 }
 
 fn seen_in(clock: &Clock, uid: u64) -> u64 {
@@ -126,10 +132,13 @@ impl Timeline {
     }
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
-        let mut done = self.graphs_since(0);
+        // Asked about once their number has doubled, so that a capture beside many graphs costs no more.
+        let is_full = |graphs: &Vec<_>| graphs.len() == graphs.capacity();
+        let asks = recorder.is_some() && is_full(&lock(&self.graphs));
+        let asked = asks.then(|| self.graphs_since(0)).into_iter().flatten();
         // The caller holds a lock that a host call may ask for.
-        let is_done = |graph: &GraphRecord| host_call::without_any(|| graph.is_done());
-        done.retain(|graph| recorder.is_some() && is_done(graph));
+        let is_done = |graph: &Arc<GraphRecord>| host_call::without_any(|| graph.is_done());
+        let done: Vec<_> = asked.filter(is_done).collect();
         // No record and no wait that did not see the capture is being made now.
         let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
@@ -138,7 +147,13 @@ impl Timeline {
         }
         if let Some(recorder) = &recorder {
             let mut graphs = lock(&self.graphs);
-            graphs.retain(|(_, graph)| !done.iter().any(|it| Arc::ptr_eq(it, graph)));
+            if asks {
+                // Both are in the order of their captures.
+                let mut done = done.iter().peekable();
+                graphs.retain(|(_, it)| done.next_if(|done| Arc::ptr_eq(done, it)).is_none());
+                let left = graphs.len();
+                graphs.reserve(left);
+            }
             graphs.push((self.captures(), Arc::clone(recorder.record())));
         }
         let before = std::mem::replace(&mut *now, recorder);
@@ -162,7 +177,8 @@ impl Timeline {
     /// `captures`. Graphs that are gone are left out once their launches are known to be done.
     pub(crate) fn graphs_since(&self, captures: u64) -> Vec<Arc<GraphRecord>> {
         let graphs = lock(&self.graphs);
-        let since = graphs.iter().filter(|(begun, _)| *begun >= captures);
+        let since = graphs.partition_point(|(begun, _)| *begun < captures);
+        let since = graphs[since..].iter();
         since.map(|(_, graph)| Arc::clone(graph)).collect()
     }
 
@@ -439,13 +455,16 @@ impl Timeline {
     /// Records that this stream waits for `tick` of stream `uid`, and for all of `clock` with it.
     pub(crate) fn learn(&self, uid: u64, tick: u64, clock: &Clock) {
         let mut order = lock(&self.order);
-        for &(other, other_tick) in clock {
-            if other != self.uid {
-                raise(&mut order.seen, other, other_tick);
-            }
+        if order.seen.is_empty() {
+            // The other stream has pruned it.
+            order.prune_at = 2 * clock.len();
+        }
+        let (mut at, others) = (0, clock.iter().filter(|it| it.0 != self.uid));
+        for &(other, other_tick) in others {
+            at = raise(&mut order.seen, at, other, other_tick);
         }
         self.prune(&mut order);
-        raise(&mut order.seen, uid, tick);
+        raise(&mut order.seen, 0, uid, tick);
     }
 
     /// Removes streams that are gone and that nothing refers to any more. Runs each time the clock has
