@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::books::{Books, Change};
@@ -40,6 +41,8 @@ pub(super) struct Watch {
     _device: Device,
     books: Mutex<Books>,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
+    /// Counts captures that begin or end.
+    captures: AtomicU64,
 }
 
 impl Watch {
@@ -49,6 +52,7 @@ impl Watch {
             _device: device.clone(),
             books: Mutex::default(),
             arrivals: Arc::default(),
+            captures: AtomicU64::new(0),
         }
     }
 
@@ -95,8 +99,20 @@ impl Watch {
         books.order.number(stream, id)
     }
 
-    /// Whether work queued on the stream now becomes part of a graph; `unknown` if the device does not say. To
-    /// avoid false reports, uses are then taken as captured, and calls that order work are not.
+    /// Makes a call. Says whether it became part of a graph; `unknown` if the device does not say, or another thread
+    /// begins or ends a capture meanwhile. To avoid false reports, uses are then taken as captured, and calls that order
+    /// work are not.
+    fn seen<R>(&self, stream: RawStream, unknown: bool, call: impl FnOnce() -> R) -> (R, bool) {
+        let now = || {
+            (
+                self.is_captured(stream, unknown),
+                self.captures.load(Ordering::SeqCst),
+            )
+        };
+        let (before, outcome, after) = (now(), call(), now());
+        (outcome, if before == after { before.0 } else { unknown })
+    }
+
     fn is_captured(&self, stream: RawStream, unknown: bool) -> bool {
         self.inner.stream_capturing(stream).unwrap_or(unknown)
     }
@@ -114,9 +130,11 @@ impl Watch {
         }
         // Before the call, so that work queued meanwhile by other threads comes after it.
         let op = self.op(&mut self.books(), stream, Cow::Borrowed(what));
-        call()?;
-        self.books().uses(&op, accesses);
-        Ok(())
+        let (outcome, captured) = self.seen(stream, true, call);
+        if outcome.is_ok() && !captured {
+            self.books().uses(&op, accesses);
+        }
+        outcome
     }
 
     /// Records what the host has learnt by a wait or a query.
@@ -240,9 +258,9 @@ unsafe impl Backend for Watch {
     }
 
     fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
-        self.inner.wait_mark(stream, mark)?;
-        if self.is_captured(stream, false) {
-            return Ok(());
+        let (outcome, captured) = self.seen(stream, false, || self.inner.wait_mark(stream, mark));
+        if outcome.is_err() || captured {
+            return outcome;
         }
         let mut books = self.books();
         let number = self.number(&mut books, stream);
@@ -308,8 +326,9 @@ unsafe impl Backend for Watch {
     }
 
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
-        self.inner.event_record(event, stream)?;
-        let captured = self.is_captured(stream, false);
+        let (outcome, captured) =
+            self.seen(stream, false, || self.inner.event_record(event, stream));
+        outcome?;
         let mut books = self.books();
         if captured {
             books.order.forget(event);
@@ -321,9 +340,9 @@ unsafe impl Backend for Watch {
     }
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
-        self.inner.event_wait(stream, event)?;
-        if self.is_captured(stream, false) {
-            return Ok(());
+        let (outcome, captured) = self.seen(stream, false, || self.inner.event_wait(stream, event));
+        if outcome.is_err() || captured {
+            return outcome;
         }
         let mut books = self.books();
         let number = self.number(&mut books, stream);
@@ -412,10 +431,10 @@ unsafe impl Backend for Watch {
         if launch.has_table() && self.info().host_readable {
             self.read_table(launch, &op, &taken, stream)?;
         }
-        let outcome = call();
+        let (outcome, captured) = self.seen(stream, true, call);
         // Set once, here.
-        let _ = taken.set(outcome.is_ok());
-        if outcome.is_ok() {
+        let _ = taken.set(outcome.is_ok() && !captured);
+        if outcome.is_ok() && !captured {
             self.books().uses(&op, &launch.accesses());
         }
         outcome
@@ -449,10 +468,12 @@ unsafe impl Backend for Watch {
     }
 
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        self.captures.fetch_add(1, Ordering::SeqCst);
         self.inner.capture_begin(stream)
     }
 
     fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        self.captures.fetch_add(1, Ordering::SeqCst);
         self.inner.capture_end(stream)
     }
 

@@ -501,6 +501,44 @@ fn a_call_that_the_device_refused_is_no_use() {
     sanitizer.check().unwrap();
 }
 
+#[test]
+fn a_capture_that_another_thread_begins_beside_a_call_makes_no_false_report() {
+    let (under, calls) = Watched::over(&Device::host().unwrap());
+    let (device, sanitizer) = Sanitizer::over(&under);
+    let memory = Memory::new(&device, 4096);
+    let (first, second) = two(&device);
+    let backend = Arc::clone(device.backend());
+    let event = backend.event_create(false).unwrap();
+    let write = |stream: &Stream| {
+        // SAFETY: the memory is there until both streams are done.
+        let filled = unsafe { backend.fill(memory.addr, 1, 100, stream.raw()) };
+        filled.unwrap();
+    };
+    // Of a write that never runs, and of two calls that order what runs.
+    let found = ["before_fill", "event_record", "event_wait"].map(|call| {
+        let captured = if call == "event_wait" {
+            second.raw()
+        } else {
+            first.raw()
+        };
+        let beside = Arc::clone(&backend);
+        calls.after(call, move || beside.capture_begin(captured).unwrap());
+        write(&first);
+        if call != "before_fill" {
+            backend.event_record(event, first.raw()).unwrap();
+            backend.event_wait(second.raw(), event).unwrap();
+        }
+        let graph = backend.capture_end(captured).unwrap();
+        backend.graph_destroy(graph).unwrap();
+        write(&second);
+        first.synchronize().unwrap();
+        second.synchronize().unwrap();
+        sanitizer.found()
+    });
+    backend.event_destroy(event).unwrap();
+    assert_eq!(found, [0; 3]);
+}
+
 /// Where the question fails, the checker knows neither that a call is a graph's nor that it is not.
 #[test]
 fn where_the_device_does_not_say_whether_a_stream_is_captured_nothing_is_reported() {
