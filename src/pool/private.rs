@@ -194,6 +194,12 @@ impl Lane {
                 (bytes < GRAPH_SEGMENT).then(|| gate.climb(GRAPH_SEGMENT, GRAPH_SEGMENT, None));
             let roomy = roomy.transpose()?.flatten();
             made = Some(roomy.map_or_else(|| gate.climb_for(self, bytes, requested), Ok)?);
+            // What the gate was made to wait for by then, the stream waits for as it leaves the capture.
+            private.recorder.stand_in();
+            if private.recorder.has_ended() {
+                let gate = &gate.timeline;
+                self.timeline.wait_for(gate, gate.open_tick())?;
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::common::BackendOf;
 use super::common::watched::Watched;
-use super::common::{copy, fill, on_every_device, read};
+use super::common::{Gate, copy, fill, on_every_device, read};
 use super::{MIB, limited, small_handles, whole};
 use warpool::{Device, Error, Pool, Result};
 
@@ -20,6 +20,7 @@ on_every_device! {
     what_a_graph_cannot_copy_takes_none_of_its_memory,
     a_block_that_another_thread_drops_as_its_streams_capture_begins_fails_no_other_request,
     blocks_of_a_pool_that_is_closed_in_a_capture_are_freed_once_its_graph_is_gone,
+    a_request_that_waits_as_another_thread_ends_the_capture_makes_the_stream_wait,
 }
 
 fn what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more(device: &Device) {
@@ -225,4 +226,31 @@ fn blocks_of_a_pool_that_is_closed_in_a_capture_are_freed_once_its_graph_is_gone
         }
         assert_eq!(device.backend().counts().handles, 0);
     }
+}
+
+fn a_request_that_waits_as_another_thread_ends_the_capture_makes_the_stream_wait(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule as usize;
+    let pool = limited(&device, 1);
+    let (one, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut before = pool.alloc_typed::<u8>(&other, granule).unwrap();
+    let gate = Gate::close(&other);
+    before.view_mut().fill(&other, 1).unwrap();
+    drop(before);
+    let capture = one.begin_capture().unwrap();
+    let (backend, raw) = (device.backend().clone(), one.raw());
+    watched.after("before_event_wait", move || {
+        thread::spawn(move || drop(capture));
+        while backend.stream_capturing(raw).unwrap() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(20));
+    });
+    let mut after = pool.alloc_typed::<u8>(&one, granule).unwrap();
+    assert!(watched.was_hooked(), "it waited for nothing");
+    after.view_mut().fill(&one, 2).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    gate.open();
+    other.synchronize().unwrap();
+    assert!(after.download().unwrap() == vec![2; granule]);
 }
