@@ -196,7 +196,7 @@ impl Lane {
             made = Some(roomy.map_or_else(|| gate.climb_for(self, bytes, requested), Ok)?);
             // What the gate was made to wait for by then, the stream waits for as it leaves the capture.
             private.recorder.stand_in();
-            if private.recorder.has_ended() {
+            if !self.timeline.is_under(&private.recorder) {
                 let gate = &gate.timeline;
                 self.timeline.wait_for(gate, gate.open_tick())?;
             }
