@@ -298,7 +298,7 @@ impl Recorder {
     }
 
     /// Records that the gate has waited for a caller that may not know of the capture, and go on after its end.
-    pub(crate) fn stand_in(&self) {
+    pub(super) fn stand_in(&self) {
         self.stood_in.store(1, Ordering::SeqCst);
     }
 

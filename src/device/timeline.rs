@@ -126,7 +126,7 @@ impl Timeline {
     }
 
     /// Whether this capture is under way, and the stream under it.
-    pub(crate) fn is_under(&self, recorder: &Arc<Recorder>) -> bool {
+    pub(super) fn is_under(&self, recorder: &Arc<Recorder>) -> bool {
         let now = self.recorder_under_way();
         now.is_some_and(|now| Arc::ptr_eq(&now, recorder))
     }

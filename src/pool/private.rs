@@ -194,12 +194,8 @@ impl Lane {
                 (bytes < GRAPH_SEGMENT).then(|| gate.climb(GRAPH_SEGMENT, GRAPH_SEGMENT, None));
             let roomy = roomy.transpose()?.flatten();
             made = Some(roomy.map_or_else(|| gate.climb_for(self, bytes, requested), Ok)?);
-            // What the gate was made to wait for by then, the stream waits for as it leaves the capture.
-            private.recorder.stand_in();
-            if !self.timeline.is_under(&private.recorder) {
-                let gate = &gate.timeline;
-                self.timeline.wait_for(gate, gate.open_tick())?;
-            }
+            // The gate has waited in its place. If another thread has ended the capture meanwhile, the stream waits too.
+            self.timeline.wait_for(&gate.timeline, gate.open_tick())?;
         }
     }
 
