@@ -1,5 +1,8 @@
 //! What queued work and graphs use of a buffer stays until they are done with it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 use crate::device::sim::SimConfig;
 use crate::host::Contents;
@@ -136,6 +139,28 @@ fn a_buffer_that_cannot_grow_waits_on_for_the_work_on_what_it_gave_up() {
     ground.finish();
     ground.pool.trim(0).unwrap();
     assert_eq!((ground.grown(), buffer.len()), (1, 1));
+}
+
+#[test]
+fn what_a_dropped_buffer_leaves_is_waited_for_before_the_program_is_asked_for_memory() {
+    let ground = limited(4);
+    let [home, other] = &ground.streams;
+    let asked = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&asked);
+    ground.pool.on_pressure(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Relief::Exhausted
+    });
+    let mut buffer = ground.filled(4, 1);
+    let hold = ground.hold(other);
+    buffer.view_mut().fill(other, 2).unwrap();
+    drop(buffer);
+    release_soon(hold);
+    let whole = 4 * ground.granule as u64;
+    let _block = ground.pool.alloc(home, whole).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert!(ground.pool.alloc(home, whole).is_err());
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
 #[test]
