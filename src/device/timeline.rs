@@ -417,7 +417,7 @@ impl Timeline {
                 recorder.stand_in();
             }
             // What the gate was made to wait for by then, the stream waits for as it leaves.
-            if self.is_under(&recorder) {
+            if self.is_behind_gate(&recorder)? {
                 return waited;
             }
         }
@@ -437,6 +437,35 @@ impl Timeline {
         }
         self.learn(other.uid, mark.tick, &mark.clock);
         Ok(true)
+    }
+
+    /// Makes the stream wait for the gate of its capture if the driver has not begun that yet: work queued before runs, and
+    /// may need what the gate was made to wait for. False once the stream is not under the capture.
+    pub(super) fn is_behind_gate(&self, recorder: &Arc<Recorder>) -> Result<bool> {
+        let backend = self.device.backend();
+        let has_begun = |raw: &Option<RawStream>| {
+            let gone = || Error::invalid("stream", "the stream is gone: use a live one");
+            let stream = raw.ok_or_else(gone)?;
+            let begun = host_call::without_any(|| backend.stream_capturing(stream))?;
+            Ok((stream, begun))
+        };
+        if has_begun(&lock(&self.raw))?.1 {
+            return Ok(self.is_under(recorder));
+        }
+        let gate = &recorder.gate().core().timeline;
+        let mark = gate.mark(gate.open_tick())?;
+        // It does not begin meanwhile.
+        let _recording = recorder.recording();
+        let raw = lock(&self.raw);
+        let is_under = self.is_under(recorder);
+        let (stream, begun) = has_begun(&raw)?;
+        if let Some(mark) = mark
+            && is_under
+            && !begun
+        {
+            host_call::without_any(|| backend.event_wait(stream, mark.event.raw))?;
+        }
+        Ok(is_under)
     }
 
     /// Makes this stream wait for `tick` of `other`; if the driver refuses, the host waits. If a capture of `other` has

@@ -32,6 +32,7 @@ on_every_device! {
     work_whose_wait_is_refused_holds_up_no_launch,
     work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps,
     memory_of_the_graph_itself_is_ordered_too,
+    work_on_a_stream_whose_capture_is_announced_runs_behind_an_event,
     streams_that_come_and_go_leave_nothing_at_a_graph_that_is_not_launched,
 }
 
@@ -477,6 +478,42 @@ fn memory_of_the_graph_itself_is_ordered_too(device: &Device) {
     assert_singles(&out, 1.5);
     drop(graph);
     assert_all(&own.download().unwrap(), 1.5, "held beyond the graph");
+}
+
+/// The library that was to capture the stream has not begun, so the work runs.
+fn work_on_a_stream_whose_capture_is_announced_runs_behind_an_event(device: &Device) {
+    let world = World::new(device);
+    let memory = world.pool.alloc(&world.home, 64).unwrap();
+    world.home.synchronize().unwrap();
+    let event = device.event().unwrap();
+    let gate = Gate::close(&world.other);
+    super::common::fill(&world.other, memory.addr(), 1, 64);
+    event.record(&world.other).unwrap();
+    let mut noted = world.home.note_capture().unwrap();
+    world.home.wait(&event).unwrap();
+    super::common::fill(&world.home, memory.addr(), 2, 64);
+    std::thread::sleep(Duration::from_millis(20));
+    gate.open();
+    drop(noted.end().unwrap());
+    assert_eq!(super::common::read(&world.home, memory.addr(), 64), [2; 64]);
+}
+
+#[test]
+fn work_whose_stream_is_announced_for_a_capture_amid_its_waits_runs_behind_what_it_needs() {
+    let (device, watched) = Watched::over(&common::host());
+    let world = World::new(&device);
+    let (from, mut src, mut dst) = (world.full(1.5), world.full(0.0), world.halves());
+    let gate = Gate::close(&world.other);
+    src.view_mut().copy_from(&world.other, &from).unwrap();
+    let (home, (tell, told)) = (world.home.clone(), mpsc::channel());
+    watched.after("event_record", move || {
+        tell.send(home.note_capture().unwrap()).unwrap();
+    });
+    to_half(&world.home, src.view(), dst.view_mut());
+    std::thread::sleep(Duration::from_millis(20));
+    gate.open();
+    drop(told.recv().unwrap().end().unwrap());
+    assert_all(&dst.download().unwrap(), 1.5, "before what it needs");
 }
 
 #[test]
