@@ -163,8 +163,12 @@ fn with_stream<R>(raw: u64, f: impl FnOnce(&Stream) -> warpool::Result<R>) -> wa
 /// Memory in the order of `stream`.
 #[unsafe(no_mangle)]
 pub extern "C" fn wp_alloc(size: isize, _device: i32, stream: u64) -> *mut c_void {
+    // As PyTorch's own allocators answer: it copies what has an address, also no bytes.
+    if size <= 0 {
+        return std::ptr::null_mut();
+    }
     let began = Instant::now();
-    let bytes = size.max(1) as u64;
+    let bytes = size as u64;
     let (addr, held) = plug()
         .alloc(stream, bytes)
         .unwrap_or_else(|error| end(&error));
@@ -176,11 +180,13 @@ pub extern "C" fn wp_alloc(size: isize, _device: i32, stream: u64) -> *mut c_voi
 /// Gives memory back in the order of the stream it was allocated on.
 #[unsafe(no_mangle)]
 pub extern "C" fn wp_free(addr: *mut c_void, _size: isize, _device: i32, _stream: u64) {
+    if addr.is_null() {
+        return;
+    }
     let began = Instant::now();
     let held = plug().shard(addr as u64).lock().remove(&(addr as u64));
     match held {
         Some(held) => plug().free(addr as u64, held),
-        None if addr.is_null() => {}
         None => eprintln!("warpool: {addr:?} is not live"),
     }
     FREE.add(began);
