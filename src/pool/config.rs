@@ -123,9 +123,10 @@ options! {
     reuse: Reuse = Reuse { opportunistic: true, device_wait: true }, |opportunistic: bool, device_wait: bool| Reuse { opportunistic, device_wait };
 
     /// Sets the most free bytes in a stream's cache, beyond the last block freed. The pool empties the caches before
-    /// any stream waits or the pool grows. Without, all caches together keep a fifth of the
-    /// [slack](PoolConfig::slack), and each at least 1 MiB, with several streams 4 MiB. While threads find the pool's
-    /// lock taken, their streams keep an eighth of their live bytes more; not with 0.
+    /// any stream waits or the pool grows. Without, all caches together keep a fifth of what a GPU's pool has to spare,
+    /// with a [slack](PoolConfig::slack) that is set or on another device a twentieth of that, and each at least 256 KiB,
+    /// with several streams 4 MiB. While threads find the pool's lock taken, their streams keep an eighth of their live
+    /// bytes more; not with 0.
     cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Once such a pool is made, each operation on

@@ -11,7 +11,7 @@ use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
 use super::tuning::{
-    ADDRESSES_A_BYTE, CACHE_PART, FEW_ADDRESSES, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MANY_LEFT,
+    ADDRESSES_A_BYTE, FEW_ADDRESSES, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MANY_LEFT,
     MOST_ADDRESSES, UNIFIED_AT_ONCE,
 };
 use crate::arena::Arena;
@@ -274,7 +274,7 @@ impl Core {
 
     pub(crate) fn cache_room(&self) -> u64 {
         let streams = (self.streams.len() as u64 - 1).max(1);
-        let part = self.pace.slack(self.peak_taken, self.most()) / CACHE_PART / streams;
+        let part = self.pace.cached(self.peak_taken, self.most()) / streams;
         let least = match self.only_stream() {
             true => LEAST_CACHE,
             false => LEAST_CACHE_OF_SEVERAL,

@@ -6,7 +6,8 @@
 //! What the device had free when the pool grew last limits it too: others may have the rest.
 
 use super::tuning::{
-    DEVICE_PART, LEAST_SLACK, LIMIT_PART, POOL_HANDLES, SPARE_HANDLES, SPARE_PART,
+    CACHE_PART, DEVICE_PART, LEAST_SLACK, LIMIT_PART, POOL_HANDLES, SLACK_CACHE_PART,
+    SPARE_HANDLES, SPARE_PART,
 };
 use crate::device::{DeviceInfo, DeviceKind};
 
@@ -38,10 +39,20 @@ impl Pace {
     /// Bytes beyond a peak up to which a pool limited to `most` grows before it maps handles elsewhere. What the limit
     /// leaves just above the peak stays for requests that remaps cannot serve, and half of what it leaves beyond.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
+        self.spare(peak, most).max((peak as f64 * self.part) as u64)
+    }
+
+    /// The same of a GPU's memory, whatever the peak.
+    fn spare(&self, peak: u64, most: u64) -> u64 {
         let spare = self.device / DEVICE_PART;
         let spare = spare.min((peak / SPARE_PART).max(spare / 2));
         let left = most.saturating_sub(peak + peak / LIMIT_PART) / 2;
-        spare.min(left).max((peak as f64 * self.part) as u64)
+        spare.min(left)
+    }
+
+    /// Bytes that all caches together may keep.
+    pub(super) fn cached(&self, peak: u64, most: u64) -> u64 {
+        (self.spare(peak, most) / CACHE_PART).max(self.slack(peak, most) / SLACK_CACHE_PART)
     }
 
     /// The least size of a new handle, for a pool that holds `held` bytes and may hold `most`. All but a byte of a

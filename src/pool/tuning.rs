@@ -112,17 +112,24 @@ pub(super) const DROPS_A_QUESTION: u64 = 4;
 /// Bytes of a graph's segment for smaller requests; larger ones get a segment of their size.
 pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 
-/// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too, up to a MiB. KV caches
-/// of a peak of 160 MiB hold 1.077 of it, with 4 MiB here 1.103, with half a MiB 1.065; means of twelve thinned traces.
-pub(super) const LEAST_CACHE: u64 = 1 << 20;
+/// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too. A cached block keeps the
+/// free memory beside it apart, and its handle: with a MiB KV caches of a peak of 94 MiB hold 1.107 of it in place of
+/// 1.086, fifteen programs thinned three ways each 1.036 to 1.037 in the mean in place of 1.033 to 1.034.
+pub(super) const LEAST_CACHE: u64 = 256 << 10;
 
 /// The same with several streams, where a cache's blocks move from stream to stream in batches. With a MiB a thread
 /// that frees what another allocates takes 250 to 640 ns a pair in place of 75 to 120.
 pub(super) const LEAST_CACHE_OF_SEVERAL: u64 = 4 << 20;
 
-/// All caches together may keep the slack divided by this, if that is more. With 4 MiB moe allocates 204,000 times
-/// from the heap and frees 69,000 times into it; with 46 MiB, a fifth of its slack, 138,000 and 5,000 times.
+/// All caches together may keep what a GPU's pool has to spare divided by this, if that is more. On an H200 rl allocates
+/// 64,000 times from the heap, moe 133,000 times; with 20, 112,000 and 160,000 times, and a pair takes 90 to 160 ns longer
+/// (`programs-cache-part-h200.jsonl`).
 pub(super) const CACHE_PART: u64 = 5;
+
+/// Or its slack divided by this. KV caches of 424 and 539 MiB hold 1.019 and 1.041 of their peak, with 5 1.033 and 1.052;
+/// the tables trace 1.010 and 1.014; rl holds 1.057 and 1.054, and with 10 or 30 1.065 or 1.063
+/// (`cache-part-host.txt`).
+pub(super) const SLACK_CACHE_PART: u64 = 20;
 
 /// Misses for which a lane that found the pool's lock taken is crowded: a millisecond of a thread that does nothing
 /// else. So a lane that finds the lock free by chance keeps its blocks.

@@ -28,6 +28,13 @@ fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
 }
 
 #[test]
+fn caches_keep_more_of_what_a_device_has_to_spare_than_of_the_peaks_part() {
+    let pace = pace(None, DeviceKind::Cuda);
+    let cached = [0, 4, 16, 100, 1000].map(|mib| pace.cached(mib << 20, u64::MAX) >> 10);
+    assert_eq!(cached, [102, 204, 204, 204, 921]);
+}
+
+#[test]
 fn a_limited_pool_grows_by_half_of_what_its_limit_leaves_beyond_the_peak_and_a_part_of_it() {
     let pace = pace(None, DeviceKind::Cuda);
     let (peak, kept) = (10 << 20, (10 << 20) / LIMIT_PART as i64);

@@ -352,7 +352,7 @@ fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
 
 #[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
-    let world = World::new(PoolConfig::default());
+    let world = World::new(PoolConfig::default().cache_bytes(1 << 20));
     world.cached(64 + 9);
     let had = in_cache(&world.lane(0));
     assert!(world.takes_over(&world.lane(1)).is_some());
@@ -375,8 +375,9 @@ fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
 }
 
 #[test]
-fn caches_keep_a_fifth_of_the_slack_together_and_each_some_at_least() {
+fn caches_keep_a_twentieth_of_the_slack_together_and_each_some_at_least() {
     const MIB: u64 = 1 << 20;
+    const LEAST: u64 = MIB / 4;
     let kept = |config: PoolConfig, slack: f64, bytes: u64| {
         let world = World::new(config.slack(slack));
         let block = |bytes| world.pool.alloc(&world.streams[0], bytes).unwrap();
@@ -387,19 +388,19 @@ fn caches_keep_a_fifth_of_the_slack_together_and_each_some_at_least() {
         let lane = world.lane(0);
         let of = |streams: usize| {
             (0..streams).for_each(|of| _ = world.lane(of));
-            world.pool.shared().core.lock().cache_room() / MIB
+            world.pool.shared().core.lock().cache_room() / LEAST
         };
         let rooms = [of(1), of(2)];
         world.pool.check_invariants().unwrap();
         (rooms, lane.cached_bytes() / MIB)
     };
     let config = PoolConfig::default;
-    assert_eq!(kept(config(), 4.0, 20 * MIB), ([16, 8], 9));
-    assert_eq!(kept(config(), 4.0, 10 * MIB).0, [8, 4]);
-    assert_eq!(kept(config(), 4.0, MIB), ([7, 4], 4));
-    assert_eq!(kept(config(), 0.1, MIB), ([1, 4], 4));
+    assert_eq!(kept(config(), 16.0, 20 * MIB), ([64, 32], 9));
+    assert_eq!(kept(config(), 16.0, 10 * MIB).0, [32, 16]);
+    assert_eq!(kept(config(), 16.0, MIB), ([28, 16], 4));
+    assert_eq!(kept(config(), 0.1, MIB), ([1, 16], 4));
     let fixed = config().cache_bytes(3 * MIB);
-    assert_eq!(kept(fixed, 4.0, 20 * MIB), ([3, 3], 4));
+    assert_eq!(kept(fixed, 16.0, 20 * MIB), ([12, 12], 4));
 }
 
 #[test]
