@@ -134,20 +134,13 @@ impl Recorder {
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
         }
-        let entered = self
-            .gate
-            .core()
-            .timeline
-            .wait_for(timeline, timeline.open_tick());
-        if let Err(error) = entered {
-            for watcher in stream.watchers() {
-                watcher.stream_captured(stream, None);
-            }
-            return Err(error);
-        }
-        timeline.set_recorder(Some(Arc::clone(self)));
+        let gate = &self.gate.core().timeline;
+        let entered = timeline.enter(self);
         self.device.count_capture(true);
-        let joined = timeline.wait_for_calls().and_then(|()| self.join(stream));
+        let joined = entered
+            .and_then(|()| gate.wait_for(timeline, timeline.queued_tick()))
+            .and_then(|_| timeline.wait_for_calls())
+            .and_then(|()| self.join(stream));
         if joined.is_err() {
             self.let_back(stream, Some(changing));
             return joined;
@@ -250,7 +243,7 @@ impl Recorder {
     /// for, if the gate cannot.
     fn let_out(&self, stream: &Stream) -> Option<u64> {
         let timeline = &stream.core().timeline;
-        timeline.set_recorder(None);
+        timeline.leave();
         self.device.count_capture(false);
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, None);

@@ -66,6 +66,10 @@ impl Drop for HeldEvent {
 const UNDER_CAPTURE: &str =
     "it is being captured: nothing of it can be waited for until the capture ends";
 
+fn gone() -> Error {
+    Error::invalid("stream", "the stream is gone: use a live one")
+}
+
 /// The error of waiting for a stream under capture, which runs nothing.
 fn under_capture() -> Error {
     Error::invalid("stream", UNDER_CAPTURE)
@@ -131,22 +135,27 @@ impl Timeline {
         now.is_some_and(|now| Arc::ptr_eq(&now, recorder))
     }
 
-    pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
+    /// Has the stream enter the capture, and makes a mark of what it was given before. Work whose end does not see the
+    /// capture carries a tick that the mark covers: another thread may queue it until the driver begins.
+    ///
+    /// # Errors
+    /// Any error of the driver; the stream may be under the capture then.
+    pub(super) fn enter(&self, recorder: &Arc<Recorder>) -> Result<()> {
         // Asked about once their number has doubled, so that a capture beside many graphs costs no more.
         let is_full = |graphs: &Vec<_>| graphs.len() == graphs.capacity();
-        let asks = recorder.is_some() && is_full(&lock(&self.graphs));
+        let asks = is_full(&lock(&self.graphs));
         let asked = asks.then(|| self.graphs_since(0)).into_iter().flatten();
         // The caller holds a lock that a host call may ask for.
         let is_done = |graph: &Arc<GraphRecord>| host_call::without_any(|| graph.is_done());
         let done: Vec<_> = asked.filter(is_done).collect();
+        let event = Arc::new(self.device.take_event()?);
         // No record and no wait that did not see the capture is being made now.
         let raw = lock(&self.raw);
-        let mut now = lock(&self.recorder);
-        if now.is_some() != recorder.is_some() {
+        let stream = raw.ok_or_else(gone)?;
+        let clock = Arc::new(lock(&self.order).seen.clone());
+        let tick = {
+            let (mut now, mut graphs) = (lock(&self.recorder), lock(&self.graphs));
             self.captures.fetch_add(1, Ordering::SeqCst);
-        }
-        if let Some(recorder) = &recorder {
-            let mut graphs = lock(&self.graphs);
             if asks {
                 // Both are in the order of their captures.
                 let mut done = done.iter().peekable();
@@ -155,8 +164,23 @@ impl Timeline {
                 graphs.reserve(left);
             }
             graphs.push((self.captures(), Arc::clone(recorder.record())));
+            *now = Some(Arc::clone(recorder));
+            self.ticks.count()
+        };
+        self.device.backend().event_record(event.raw, stream)?;
+        let order = &mut *lock(&self.order);
+        order.marks.push_back(Mark { tick, event, clock });
+        Ok(())
+    }
+
+    /// Has the stream leave its capture.
+    pub(super) fn leave(&self) {
+        let raw = lock(&self.raw);
+        let mut now = lock(&self.recorder);
+        let before = now.take();
+        if before.is_some() {
+            self.captures.fetch_add(1, Ordering::SeqCst);
         }
-        let before = std::mem::replace(&mut *now, recorder);
         drop((now, raw));
         drop(before);
     }
@@ -298,8 +322,7 @@ impl Timeline {
         record: impl FnOnce(RawStream) -> Result<()>,
     ) -> Result<(u64, Arc<Clock>)> {
         let raw = lock(&self.raw);
-        let stream =
-            raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+        let stream = raw.ok_or_else(gone)?;
         if lock(&self.recorder).is_some() {
             return Err(under_capture());
         }
@@ -316,19 +339,24 @@ impl Timeline {
         order.marks.get(at).cloned()
     }
 
+    /// The same if there is one, and `None` for a tick that is done.
+    fn known_mark(&self, tick: u64) -> Option<Option<Mark>> {
+        let made = self.made_mark(tick).map(Some);
+        made.or_else(|| (self.done() >= tick).then_some(None))
+    }
+
     /// The oldest mark that covers `tick`; makes a record if there is none. `None` if `tick` is done.
     fn mark(&self, tick: u64) -> Result<Option<Mark>> {
-        if let Some(mark) = self.made_mark(tick) {
-            return Ok(Some(mark));
-        }
-        if self.done() >= tick {
-            return Ok(None);
+        if let Some(mark) = self.known_mark(tick) {
+            return Ok(mark);
         }
         let captured = self.recorder().is_some();
         if captured || self.is_stuck() {
-            // The work before the capture has its mark, perhaps since the first look; a record now would be part of it.
+            // The work before the capture has its mark, perhaps since the first look: the thread that has the stream enter
+            // may be making it. A record now would be part of the capture.
+            drop(lock(&self.raw));
             let error = if captured { under_capture } else { stuck };
-            return self.made_mark(tick).map(Some).ok_or_else(error);
+            return self.known_mark(tick).ok_or_else(error);
         }
         let event = Arc::new(self.device.take_event()?);
         let backend = self.device.backend();
@@ -342,11 +370,7 @@ impl Timeline {
                     None => tick.min(self.open_tick() - 1),
                     Some(_) => tick,
                 };
-                match self.made_mark(tick) {
-                    Some(mark) => return Ok(Some(mark)),
-                    None if self.done() >= tick => return Ok(None),
-                    None => return Err(error),
-                }
+                return self.known_mark(tick).ok_or(error);
             }
         };
         let mark = Mark { tick, event, clock };
@@ -426,8 +450,7 @@ impl Timeline {
         };
         {
             let raw = lock(&self.raw);
-            let stream =
-                raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+            let stream = raw.ok_or_else(gone)?;
             // The capture may have begun since the first look.
             if self.recorder_under_way().is_some() {
                 drop(raw);
@@ -444,7 +467,6 @@ impl Timeline {
     pub(super) fn is_behind_gate(&self, recorder: &Arc<Recorder>) -> Result<bool> {
         let backend = self.device.backend();
         let has_begun = |raw: &Option<RawStream>| {
-            let gone = || Error::invalid("stream", "the stream is gone: use a live one");
             let stream = raw.ok_or_else(gone)?;
             let begun = host_call::without_any(|| backend.stream_capturing(stream))?;
             Ok((stream, begun))

@@ -517,6 +517,49 @@ fn work_whose_stream_is_announced_for_a_capture_amid_its_waits_runs_behind_what_
 }
 
 #[test]
+fn a_buffer_is_freed_behind_work_that_ends_as_a_capture_of_its_stream_begins() {
+    let (device, watched) = Watched::over(&common::host());
+    let world = World::new(&device);
+    let mut used = world.halves();
+    let (other, bytes) = (world.other.clone(), used.block().bytes());
+    let ((begin, begun), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    let ((end, ended), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    watched.after("before_fill", move || {
+        begin.send(()).unwrap();
+        goes.recv().unwrap();
+    });
+    let capture = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let filled = used.view_mut().fill(&world.other, f16::from_bits(0x3C3C));
+            end.send(()).unwrap();
+            filled.unwrap();
+        });
+        begun.recv().unwrap();
+        // The mark of what the stream was given before the capture is made, and the driver has not begun.
+        watched.after("event_record", move || {
+            tell.send(Gate::close(&other)).unwrap();
+            go.send(()).unwrap();
+            ended.recv().unwrap();
+        });
+        world.other.begin_capture().unwrap()
+    });
+    drop(used);
+    let next = (0..64).map(|_| {
+        let block = world.pool.alloc(&world.home, bytes).unwrap();
+        super::common::fill(&world.home, block.addr(), 0x5A, bytes);
+        block
+    });
+    let next: Vec<_> = next.collect();
+    settle(&world.home);
+    told.recv().unwrap().open();
+    drop(capture.end().unwrap());
+    world.other.synchronize().unwrap();
+    for block in &next {
+        assert_untouched(&world.home, block);
+    }
+}
+
+#[test]
 fn a_buffer_of_anothers_graph_is_dropped_in_a_host_call_that_a_wait_is_kept_for() {
     let (device, watched) = Watched::over(&common::host());
     let world = World::new(&device);
