@@ -38,6 +38,12 @@ impl Block {
         }
     }
 
+    /// A block of `home` that is being freed, for those who are told of that or keep it.
+    pub(super) fn freed(home: &Lane, block: &Cached, requested: u64) -> ManuallyDrop<Self> {
+        let extent = IdAndSlack::of(block.id, block.bytes, requested);
+        ManuallyDrop::new(Self::unseen(home, block.addr, extent, requested))
+    }
+
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
     /// and of the block's own; perhaps one several times. None if there is no capture, or only that of that stream, whose
     /// memory the block is: any other may end between the waits and the free, which would not find it.
@@ -287,10 +293,6 @@ impl Block {
         let uses = this.uses.take();
         let transfer = &lane.shared.transfer;
         let waited = uses.map_or(Ok(()), |uses| transfer.timed(|| uses.wait(&lane.timeline)));
-        // This lane's flag, not that of the block's lane, whose threads write the same cache line.
-        if lane.is_observed {
-            this.tell(Event::Free(stream.core()));
-        }
         let freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         lane.free_foreign(this.lane(), freed, this.requested);
         waited

@@ -1,8 +1,6 @@
 //! [`Block::tell`] tells events of blocks to the pool's observers: its recording, its list of live blocks, and a tool
 //! that watches the device. Without observers that is one branch.
 
-use std::sync::Arc;
-
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::Block;
 use crate::device::{Note, StreamCore, lock};
@@ -13,7 +11,7 @@ pub(crate) enum Event<'a> {
     Alloc,
     /// Rounded bytes before and after, and bytes asked for. Told while the block has the larger size.
     Resize(u64, u64, u64),
-    /// Freed behind the work that the stream has so far. Told before any request can get the memory.
+    /// Freed behind the work that the stream has so far: no graph keeps it. Told before any request can get the memory.
     Free(&'a StreamCore),
     /// As `Free`, but a graph keeps the block, and frees it later.
     Keep(&'a StreamCore),
@@ -63,21 +61,16 @@ impl Block {
             return tracker.enter(addr, self.bytes(), self.stream_id());
         }
         let Entries { live, moving } = &mut *lock(&tracker.entries);
-        let own = self.lane().private.as_ref();
-        let is_own = |it| own.is_some_and(|own| Arc::ptr_eq(&own.recorder, &it));
         match event {
             Event::Resize(_, _, bytes) => _ = live.entry(addr).and_modify(|it| it.bytes = bytes),
-            // Else the graph of the stream's capture keeps it.
-            Event::Free(on) if on.timeline.recorder().is_none_or(is_own) => {
-                live.remove(&addr);
-            }
+            Event::Free(_) => _ = live.remove(&addr),
             Event::Leave => moving.push_back(live.remove(&addr)),
             // The block that left first.
             Event::Arrive => {
                 let entry = moving.pop_front().flatten();
                 live.extend(entry.map(|entry| (addr, LiveBlock { addr, ..entry })));
             }
-            Event::Alloc | Event::Free(_) | Event::Keep(_) => {}
+            Event::Alloc | Event::Keep(_) => {}
         }
     }
 
@@ -94,7 +87,7 @@ impl Block {
         let (from, to, on) = match event {
             Event::Alloc => (0, self.capacity(), home),
             Event::Resize(before, after, _) => (before, after, home),
-            Event::Free(on) if on.timeline.recorder().is_none() => (self.capacity(), 0, on),
+            Event::Free(on) => (self.capacity(), 0, on),
             _ => return,
         };
         let (addr, bytes) = (self.addr() + from.min(to), from.abs_diff(to));

@@ -9,11 +9,13 @@
 //! A part is a [`Block`] of a lane of its own, which has no cache.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
-use super::structure::{Block, IdAndSlack, Lane, LaneState, Private, Segment, Segments};
+use super::observers::Event;
+use super::structure::{Block, Lane, LaneState, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
 use crate::error::{Error, Result};
@@ -249,12 +251,15 @@ impl Lane {
         };
         let capture = timeline.recorder().or_else(begins);
         let is_its = |its: &Recorder| capture.as_ref().is_none_or(|it| std::ptr::eq(&**it, its));
+        let freed = Block::freed(home, &block, requested);
         let Some(private) = home.private.as_ref().filter(|it| is_its(&it.recorder)) else {
-            let extent = IdAndSlack::of(block.id, block.bytes, requested);
-            let again = || Block::unseen(home, block.addr, extent, requested);
-            let kept = capture.map(|it| keep_block(again(), vec![it], timeline));
+            let kept = capture.map(|it| {
+                freed.tell(Event::Keep(&self.stream));
+                keep_block(ManuallyDrop::into_inner(freed), vec![it], timeline);
+            });
             return kept.is_some();
         };
+        freed.tell(Event::Free(&self.stream));
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);
         }

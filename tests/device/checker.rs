@@ -541,6 +541,22 @@ fn a_capture_that_another_thread_begins_beside_a_call_makes_no_false_report() {
 
 /// Where the question fails, the checker knows neither that a call is a graph's nor that it is not.
 #[test]
+fn a_block_freed_as_a_capture_begins_beside_is_reported_to_be_freed_once() {
+    let (watched, calls) = Watched::over(&Device::host().unwrap());
+    let (device, sanitizer) = Sanitizer::over(&watched);
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, MIB).unwrap();
+    // For the mark of what the stream was given before: the pool knows of the capture by then.
+    calls.after("event_create", move || drop(block));
+    let capture = stream.begin_capture().unwrap();
+    assert!(calls.was_hooked());
+    drop(capture.end().unwrap());
+    drop(pool.alloc(&stream, MIB).unwrap());
+    sanitizer.check().unwrap();
+}
+
+#[test]
 fn where_the_device_does_not_say_whether_a_stream_is_captured_nothing_is_reported() {
     let (under, failing) = Watched::over(&Device::host().unwrap());
     let (device, sanitizer) = Sanitizer::over(&under);

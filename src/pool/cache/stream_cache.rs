@@ -8,7 +8,6 @@
 //! Threads that share a stream may have a lane each (`thread_map`). Each finds memory that another of them freed as
 //! it finds memory of another stream, but needs no wait for it.
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
@@ -225,16 +224,12 @@ impl Lane {
     /// Frees a block of this lane. Not inlined, as [`Lane::serve_kept`] is not.
     #[inline(never)]
     pub(crate) fn free(&self, addr: Addr, extent: IdAndSlack, requested: u64) {
-        if self.is_observed {
-            let block = ManuallyDrop::new(Block::unseen(self, addr, extent, requested));
-            block.tell(Event::Free(&self.stream));
-        }
         let bytes = requested + u64::from(extent.slack());
         let tick = self.open_tick();
         let mut state = latch(&self.state);
         // Built where it goes, not copied there.
         let block = || Cached::new(extent.id(), addr, bytes, tick);
-        if !self.has_room(&state, bytes) {
+        if self.is_observed || !self.has_room(&state, bytes) {
             return self.free_by_core(state, self, block(), requested);
         }
         // Nothing uses the lane after this: once the latch is released, it may retire and end.
@@ -244,18 +239,44 @@ impl Lane {
 
     /// Frees here a block of `home`, a lane of the pool, and counts it as freed elsewhere.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let mut state = latch(&self.state);
+        let state = latch(&self.state);
         // A part of a graph's memory has no extent.
-        if block.id == NONE || !self.has_room(&state, block.bytes) {
+        if self.is_observed || block.id == NONE || !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, home, block, requested);
         }
-        // A lane with room is not retired, and will not be until the latch is released.
-        let leaves = home.others.elsewhere.add(block.bytes, requested);
+        self.keep(state, home, block, requested);
+    }
+
+    /// Files a block of `home` in the cache, which has room. The lane is not retired, and will not be until the latch is
+    /// released.
+    fn keep(
+        &self,
+        mut state: LatchGuard<'_, LaneState>,
+        home: &Self,
+        block: Cached,
+        requested: u64,
+    ) {
+        let leaves = self.count_free(&mut state, home, &block, requested);
         state.cache.push(block);
         drop(state);
         if leaves {
             home.leave();
         }
+    }
+
+    /// Returns whether `home` is retired: it waits for each of its blocks.
+    fn count_free(
+        &self,
+        state: &mut LaneState,
+        home: &Self,
+        block: &Cached,
+        requested: u64,
+    ) -> bool {
+        if !std::ptr::eq(self, home) {
+            return home.others.elsewhere.add(block.bytes, requested);
+        }
+        state.counters.free(block.bytes, requested);
+        home.others.elsewhere.is_retired()
     }
 
     /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
@@ -267,8 +288,7 @@ impl Lane {
 
     /// Has another thread free a block of this lane, which it keeps alive until then.
     pub(crate) fn free_late(&self, block: Cached, requested: u64) {
-        let extent = IdAndSlack::of(block.id, block.bytes, requested);
-        let late = ManuallyDrop::new(Block::unseen(self, block.addr, extent, requested));
+        let late = Block::freed(self, &block, requested);
         beside(move || {
             let lane = late.lane();
             lane.free_by_core(latch(&lane.state), lane, block, requested);
@@ -294,15 +314,23 @@ impl Lane {
             }
             state = latch(&self.state);
         }
-        // A full cache gets more room if others have the pool's lock.
-        self.look_for_others(&mut state);
-        let has_room = block.id != NONE && self.has_room(&state, block.bytes);
-        drop(state);
-        if has_room {
-            return self.free_foreign(home, block, requested);
-        }
         // In a host call the driver may keep another thread, which has the core, until the call has run.
         let late = is_running() && std::ptr::eq(self, home);
+        if self.is_observed {
+            drop(state);
+            if late {
+                return self.free_late(block, requested);
+            }
+            // No graph keeps it, whatever capture begins from now on.
+            Block::freed(home, &block, requested).tell(Event::Free(&self.stream));
+            state = latch(&self.state);
+        }
+        // A full cache gets more room if others have the pool's lock.
+        self.look_for_others(&mut state);
+        if block.id != NONE && self.has_room(&state, block.bytes) {
+            return self.keep(state, home, block, requested);
+        }
+        drop(state);
         let core = &self.shared.core;
         let core = core.try_lock().or_else(|| (!late).then(|| core.lock()));
         let Some(mut core) = core else {
@@ -323,14 +351,7 @@ impl Lane {
                 (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));
             }
         }
-        // A retired lane waits for each of its blocks.
-        let leaves = match std::ptr::eq(self, home) {
-            true => {
-                state.counters.free(block.bytes, requested);
-                home.others.elsewhere.is_retired()
-            }
-            false => home.others.elsewhere.add(block.bytes, requested),
-        };
+        let leaves = self.count_free(&mut state, home, &block, requested);
         match self.has_room(&state, block.bytes) {
             true => state.cache.push(block),
             false => core.on_the_way.push(block),
