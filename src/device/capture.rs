@@ -129,21 +129,20 @@ impl Recorder {
                 "it is being captured already: end that capture first",
             ));
         }
+        // Before all else: the capture that ends meanwhile lets the stream out, and its graph is not gone before.
+        self.join(stream)?;
         // Pools first: a free before the mark carries a tick that the mark covers, and the graph keeps a
         // block that is freed after it.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
         }
         let gate = &self.gate.core().timeline;
-        let entered = timeline.enter(self);
-        self.device.count_capture(true);
-        let joined = entered
+        let entered = (timeline.enter(self))
             .and_then(|()| gate.wait_for(timeline, timeline.queued_tick()))
-            .and_then(|_| timeline.wait_for_calls())
-            .and_then(|()| self.join(stream));
-        if joined.is_err() {
+            .and_then(|_| timeline.wait_for_calls());
+        if entered.is_err() {
             self.let_back(stream, Some(changing));
-            return joined;
+            return entered;
         }
         // A pool that began to use the stream after the first loop has not seen the recorder.
         for watcher in stream.watchers() {
@@ -239,12 +238,13 @@ impl Recorder {
         }
     }
 
-    /// Lets the stream out of the capture, and makes the gate wait for it. Returns the tick that the host has to wait
-    /// for, if the gate cannot.
+    /// Lets the stream out of the capture, if it is still under it, and makes the gate wait for it. Returns the tick that
+    /// the host has to wait for, if the gate cannot.
     fn let_out(&self, stream: &Stream) -> Option<u64> {
         let timeline = &stream.core().timeline;
-        timeline.leave();
-        self.device.count_capture(false);
+        if !timeline.leave(self) {
+            return None;
+        }
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, None);
         }
@@ -267,12 +267,10 @@ impl Recorder {
         // Another capture of it begins after this.
         let timeline = &stream.core().timeline;
         let changing = timeline.change(false).ok();
-        let mut state = lock(&self.state);
-        let at = state.streams.iter().position(|other| other == stream);
-        let joined = at.map(|at| state.streams.remove(at));
-        drop(state);
-        // The end of the capture, if it came before, has let it out.
-        joined.inspect(|stream| self.let_back(stream, changing));
+        // Else the end of the capture lets it out.
+        if self.has(timeline) {
+            self.let_back(stream, changing);
+        }
     }
 
     /// Lets out a stream that is no part of the capture, behind what the gate was made to wait for in its place.
@@ -281,6 +279,8 @@ impl Recorder {
         let (timeline, gate) = (&stream.core().timeline, &self.gate.core().timeline);
         let tick = gate.open_tick();
         let waits = self.may_wait(stream) && timeline.wait_for(gate, tick).is_ok();
+        // The end of the capture, if it comes before, waits for `changing`.
+        lock(&self.state).streams.retain(|other| other != stream);
         // Calls that have seen it here return before it enters another capture.
         drop(self.recording());
         drop(changing);

@@ -139,7 +139,7 @@ impl Timeline {
     /// capture carries a tick that the mark covers: another thread may queue it until the driver begins.
     ///
     /// # Errors
-    /// Any error of the driver; the stream may be under the capture then.
+    /// Any error of the driver; the stream is under the capture then too.
     pub(super) fn enter(&self, recorder: &Arc<Recorder>) -> Result<()> {
         // Asked about once their number has doubled, so that a capture beside many graphs costs no more.
         let is_full = |graphs: &Vec<_>| graphs.len() == graphs.capacity();
@@ -148,10 +148,9 @@ impl Timeline {
         // The caller holds a lock that a host call may ask for.
         let is_done = |graph: &Arc<GraphRecord>| host_call::without_any(|| graph.is_done());
         let done: Vec<_> = asked.filter(is_done).collect();
-        let event = Arc::new(self.device.take_event()?);
+        let event = self.device.take_event();
         // No record and no wait that did not see the capture is being made now.
         let raw = lock(&self.raw);
-        let stream = raw.ok_or_else(gone)?;
         let clock = Arc::new(lock(&self.order).seen.clone());
         let tick = {
             let (mut now, mut graphs) = (lock(&self.recorder), lock(&self.graphs));
@@ -165,24 +164,29 @@ impl Timeline {
             }
             graphs.push((self.captures(), Arc::clone(recorder.record())));
             *now = Some(Arc::clone(recorder));
+            self.device.count_capture(true);
             self.ticks.count()
         };
+        let (event, stream) = (Arc::new(event?), raw.ok_or_else(gone)?);
         self.device.backend().event_record(event.raw, stream)?;
         let order = &mut *lock(&self.order);
         order.marks.push_back(Mark { tick, event, clock });
         Ok(())
     }
 
-    /// Has the stream leave its capture.
-    pub(super) fn leave(&self) {
+    /// Has the stream leave the capture; false if it is not under that.
+    pub(super) fn leave(&self, recorder: &Recorder) -> bool {
         let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
-        let before = now.take();
-        if before.is_some() {
+        let before = now.take_if(|now| std::ptr::eq(&**now, recorder));
+        let leaves = before.is_some();
+        if leaves {
             self.captures.fetch_add(1, Ordering::SeqCst);
+            self.device.count_capture(false);
         }
         drop((now, raw));
         drop(before);
+        leaves
     }
 
     /// Number of captures of the stream begun and ended so far: odd while it is under one.

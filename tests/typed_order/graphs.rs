@@ -560,6 +560,66 @@ fn a_buffer_is_freed_behind_work_that_ends_as_a_capture_of_its_stream_begins() {
 }
 
 #[test]
+fn a_buffer_is_freed_behind_work_of_a_stream_that_was_to_join_a_graph_that_is_gone() {
+    let (device, watched) = Watched::over(&common::host());
+    let world = World::new(&device);
+    let (mut used, from, mut to) = (world.halves(), world.full(1.5), world.full(0.0));
+    let bytes = used.block().bytes();
+    let (begin, begun) = mpsc::channel();
+    let ((fill, fills), (copy, copies)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let capture = world.third.begin_capture().unwrap();
+    let next = std::thread::scope(|scope| {
+        let is_in = begin.clone();
+        watched.after("before_fill", move || {
+            is_in.send(()).unwrap();
+            let _ = fills.recv();
+        });
+        let filled = scope.spawn(|| {
+            let value = f16::from_bits(0x3C3C);
+            used.view_mut().fill(&world.other, value).unwrap();
+            used
+        });
+        begun.recv().unwrap();
+        let is_in = begin.clone();
+        watched.after("before_copy_within", move || {
+            is_in.send(()).unwrap();
+            let _ = copies.recv();
+        });
+        scope.spawn(|| to.view_mut().copy_from(&world.other, &from).unwrap());
+        begun.recv().unwrap();
+        watched.after("event_wait", move || begin.send(()).unwrap());
+        // It is about to join, and waits for the copy.
+        scope.spawn(|| world.other.wait_stream(&world.third).unwrap_err());
+        begun.recv().unwrap();
+        let gate = Gate::close(&world.other);
+        drop(fill);
+        let used = filled.join().unwrap();
+        let (gone, is_gone) = mpsc::channel();
+        scope.spawn(move || {
+            drop(capture.end().unwrap());
+            let _ = gone.send(());
+        });
+        // The graph may stay until the stream has joined it or not.
+        let _ = is_gone.recv_timeout(Duration::from_millis(100));
+        drop(used);
+        let next = (0..64).map(|_| {
+            let block = world.pool.alloc(&world.home, bytes).unwrap();
+            super::common::fill(&world.home, block.addr(), 0x5A, bytes);
+            block
+        });
+        let next: Vec<_> = next.collect();
+        settle(&world.home);
+        drop(copy);
+        gate.open();
+        next
+    });
+    world.other.synchronize().unwrap();
+    for block in &next {
+        assert_untouched(&world.home, block);
+    }
+}
+
+#[test]
 fn a_buffer_of_anothers_graph_is_dropped_in_a_host_call_that_a_wait_is_kept_for() {
     let (device, watched) = Watched::over(&common::host());
     let world = World::new(&device);

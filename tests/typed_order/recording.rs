@@ -318,11 +318,23 @@ fn what_was_queued_as_a_capture_began_is_done_before_its_memory_is_free(device: 
     let world = World::new(&device);
     let mut buffer = world.pool.alloc_typed::<u8>(&world.home, LEN).unwrap();
     let (addr, home) = (buffer.addr(), world.home.clone());
-    let (tell, told) = mpsc::channel();
+    let ((begin, begun), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    let ((end, ended), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    // The fill begins before the capture.
+    watched.after("before_fill", move || {
+        begin.send(()).unwrap();
+        goes.recv().unwrap();
+    });
+    let on = home.clone();
+    thread::spawn(move || {
+        buffer.view_mut().fill(&on, 1).unwrap();
+        end.send(buffer).unwrap();
+    });
+    begun.recv().unwrap();
     watched.after("event_wait", move || {
         let gate = Gate::close(&home);
-        buffer.view_mut().fill(&home, 1).unwrap();
-        tell.send((buffer, gate)).unwrap();
+        go.send(()).unwrap();
+        tell.send((ended.recv().unwrap(), gate)).unwrap();
     });
     let capture = world.home.begin_capture().unwrap();
     let (buffer, gate) = told.try_recv().expect("a wait");
