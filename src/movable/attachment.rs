@@ -155,6 +155,10 @@ pub(super) fn with_room<T>(
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
         may_wait()?;
         let is_idle = shared.trim(0).0 > 0 || pool.trim_others() > 0;
+        if !is_idle {
+            // The steps of a pool that sleeps do nothing, and would be called without end.
+            shared.awake.check()?;
+        }
         let has_room = is_idle || helped && shared.relieve(0, granule, true, false);
         if !has_room {
             return Err(shared.out_of_memory(granule));

@@ -621,6 +621,23 @@ fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_ba
     assert!(buf.download().unwrap().iter().all(|&byte| byte == 7));
 }
 
+#[test]
+fn movable_memory_of_a_part_that_sleeps_on_a_full_device_is_an_error() {
+    let small = Device::host_with_capacity(8 * MIB).unwrap();
+    let (device, watched) = Watched::over(&small);
+    let pool = Pool::new(&device, small_handles().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let part = pool.tagged("weights").unwrap();
+    let _block = part.alloc(&stream, MIB).unwrap();
+    pool.sleep(&["weights"], Contents::Discarded).unwrap();
+    let other = Pool::new(&device, small_handles()).unwrap();
+    let _theirs = other.alloc(&stream, 8 * MIB).unwrap();
+    // So that a request without end has one.
+    watched.fail("create", 100, true);
+    assert!(sleeps(part.alloc_movable::<u8>(&stream, 1000)));
+    assert!(sleeps(part.compact(&Goal::Full)));
+}
+
 fn a_callback_under_pressure_may_put_another_part_to_sleep(device: &Device) {
     let host = host(device);
     let config = small_handles().sleeps(true);
