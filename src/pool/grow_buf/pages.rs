@@ -176,24 +176,27 @@ impl Shared {
         // A callback may panic.
         let grow = || self.try_to_grow(pages, bytes, stream);
         let grown = catch_unwind(AssertUnwindSafe(grow));
-        if !matches!(grown, Ok(Ok(()))) {
+        if !matches!(grown, Ok(Ok(true))) {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
             let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
             beside(move || _ = shared.settle(&[pages], false));
         }
         self.tell();
-        grown.unwrap_or_else(|panic| resume_unwind(panic))
+        let has_room = grown.unwrap_or_else(|panic| resume_unwind(panic))?;
+        // With the figures of the pool as it was.
+        (has_room.then_some(())).ok_or_else(|| self.out_of_memory(bytes - before))
     }
 
-    fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
+    /// False if there is no room.
+    fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<bool> {
         // How many measures were taken, cheap ones first.
         let (mut taken, mut given_up, mut left) = (0, Ok(()), LOOKS_AGAIN);
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
             if lacking == 0 {
-                return Ok(());
+                return Ok(true);
             }
             refuse!(is_running() => "thread",
                 "a host call may not call the driver, and the buffer has too little memory: grow it before");
@@ -201,14 +204,14 @@ impl Shared {
             // Cached blocks are idle memory too.
             drop(self.lock_drained());
             match pages.make(&self.core, lacking, taken > 0) {
-                Ok(true) => return Ok(()),
+                Ok(true) => return Ok(true),
                 Err(error) if !error.is_device_exhausted() => return Err(error),
                 _ => taken += 1,
             }
             match taken {
                 1 | 2 => given_up = self.give_up_idle(lacking, taken == 2),
                 3 => drop(self.wait_for_others(self.core.lock())),
-                _ if left == 0 => return given_up.and_then(|()| Err(self.out_of_memory(lacking))),
+                _ if left == 0 => return given_up.map(|()| false),
                 // What other threads free meanwhile is looked for again, but not as the pool falls asleep.
                 _ => {
                     let helps = self.relieve(stream, lacking, true, left < LOOKS_AGAIN);

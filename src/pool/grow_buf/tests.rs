@@ -548,3 +548,24 @@ fn an_error_names_growing_memory_among_those_that_hold_most() {
     assert_eq!(holders(refused, 5 * granule), [blocks]);
     drop(block);
 }
+
+#[test]
+fn an_error_of_a_buffer_has_its_whole_growth_and_the_figures_of_the_pool_as_it_was() {
+    let granule = Device::host().unwrap().info().granule;
+    let ground = ground_on(Device::host_with_capacity(8 * granule).unwrap(), small());
+    // Another pool's, so that the device refuses handles beyond the first three.
+    let other = Pool::new(&ground.device, small()).unwrap();
+    let theirs = other.alloc(&ground.streams[1], 4 * granule).unwrap();
+    let mut buffer = ground.filled(1, 1);
+    let why = match buffer.resize(7 * ground.granule) {
+        Err(Error::OutOfMemory(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why.requested, 6 * granule);
+    assert_eq!((why.live, why.reserved), (granule, granule));
+    assert_eq!(why.device_free, Some(3 * granule));
+    let held = ("growing memory".to_owned(), granule, 1);
+    assert_eq!(why.holders, [held]);
+    drop((theirs, other));
+    assert_eq!(ground.grown(), 1);
+}
