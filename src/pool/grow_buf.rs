@@ -32,9 +32,9 @@ use crate::sync::Mutex;
 /// more memory. If the buffer grows before that, it uses the handle again. The same holds for the drop, which does not
 /// wait.
 ///
-/// While its own stream is under capture, and while a graph has captured work on the buffer, it keeps its memory. It
-/// [sleeps](Pool::sleep) with its pool, and does not grow beyond its capacity meanwhile. Safe to send to and use from
-/// any thread.
+/// While its own stream is under capture, and while a graph has captured work on the buffer, it keeps its memory, and
+/// then until it is resized again, if only to the length that it has. It [sleeps](Pool::sleep) with its pool, and does
+/// not grow beyond its capacity meanwhile. Safe to send to and use from any thread.
 ///
 /// ```
 /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;

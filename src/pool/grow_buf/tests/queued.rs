@@ -223,6 +223,25 @@ fn a_graph_keeps_the_memory_of_a_buffer_it_uses() {
 }
 
 #[test]
+fn a_buffer_that_a_graph_kept_releases_memory_once_it_is_resized_after_that() {
+    let ground = ground(small());
+    let [_, other] = &ground.streams;
+    let mut buffer = ground.filled(2, 1);
+    let capture = other.begin_capture().unwrap();
+    let part = buffer.view_mut().slice(..16).unwrap();
+    part.fill(other, 5).unwrap();
+    let graph = capture.end().unwrap();
+    buffer.resize(16).unwrap();
+    drop(graph);
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 2);
+    buffer.resize(16).unwrap();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 1);
+}
+
+#[test]
 fn a_buffer_that_shrinks_while_its_own_stream_is_captured_keeps_its_memory() {
     let ground = ground(small());
     let [home, _] = &ground.streams;
