@@ -123,23 +123,20 @@ impl Bins {
     /// [`Bins::best`] from the shared bin `first` on. The hole of that bin may be too small.
     #[inline]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
-        let bins = std::iter::successors(first, |&bin| self.behind(bin));
-        let mut heads = bins.map(|bin| place(table, self.heads[bin]));
-        let head = heads.find(|hole| hole.0 >= bytes);
+        let head = self.heads_from(table, first).find(|hole| hole.0 >= bytes);
         let other = self.others.range((bytes, 0, 0)..).next().copied();
         head.into_iter().chain(other).min().map(|(_, _, id)| id)
     }
 
-    /// The first bin behind `bin` that has a hole.
-    fn behind(&self, bin: usize) -> Option<usize> {
-        (bin + 1 < MOST).then(|| self.filled.next(bin + 1))?
+    /// The newest hole of each bin from `first` on that has one.
+    fn heads_from(&self, table: &[Extent], first: Option<usize>) -> impl Iterator<Item = Place> {
+        let behind = |&bin: &usize| (bin + 1 < MOST).then(|| self.filled.next(bin + 1))?;
+        std::iter::successors(first, behind).map(|bin| place(table, self.heads[bin]))
     }
 
     /// The holes of at least `bytes` in the order in which they are taken.
     pub(crate) fn filed(&self, table: &[Extent], bytes: u64) -> impl Iterator<Item = Id> {
-        let first = self.filled.next(bin_of(bytes));
-        let bins = std::iter::successors(first, |&bin| self.behind(bin));
-        let heads = bins.map(|bin| place(table, self.heads[bin]));
+        let heads = self.heads_from(table, self.filled.next(bin_of(bytes)));
         let mut heads = heads.skip_while(move |hole| hole.0 < bytes).peekable();
         let mut others = self.others.range((bytes, 0, 0)..).copied().peekable();
         let firsts = std::iter::from_fn(move || {
@@ -150,10 +147,9 @@ impl Bins {
     }
 
     pub(crate) fn largest(&self, table: &[Extent]) -> u64 {
-        let bins = std::iter::successors(self.filled.next(0), |&bin| self.behind(bin));
-        let last = bins.last().map(|bin| self.heads[bin]);
-        let last = last.map_or(0, |id| table[id as usize].bytes);
-        last.max(self.others.last().map_or(0, |other| other.0))
+        let last = self.heads_from(table, self.filled.next(0)).last();
+        last.max(self.others.last().copied())
+            .map_or(0, |hole| hole.0)
     }
 
     /// All holes, if bins, lists and bits agree.
