@@ -51,7 +51,7 @@ impl Aim<'_> {
         let handles = Handles {
             granule: core.arena.granule(),
             room: core.room(),
-            whole: &|from, to| core.whole_frames(from, to),
+            whole: &|from, to| core.whole_in(from, to).map(|(_, it)| it.bytes).sum(),
             gap: &|end| core.gap_behind(end),
         };
         gather::plan(&planner.model(), &extents, &handles, bytes)

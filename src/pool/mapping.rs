@@ -52,7 +52,7 @@ impl Core {
         let room = if refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
         let idle = match remaps {
-            true => first(self.idle(Some(&placement), usable), placement.to_map).0,
+            true => first(self.idle(Some(&placement), usable), placement.to_map),
             false => Vec::new(),
         };
         let lacking = placement.to_map.saturating_sub(total(&idle));
@@ -97,10 +97,14 @@ impl Core {
     /// The idle frames of one hole, in address order.
     pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> {
         let extent = self.extents.get(hole);
-        let frames = self.frames_in(extent.start, extent.end());
-        let whole =
-            frames.filter(|(_, frame)| frame.start >= extent.start && frame.end() <= extent.end());
+        let whole = self.whole_in(extent.start, extent.end());
         whole.map(move |(id, frame)| IdleFrame { hole, id, frame })
+    }
+
+    /// The frames that lie wholly in [`from`, `to`), all of which is mapped, in address order.
+    pub(crate) fn whole_in(&self, from: u64, to: u64) -> impl Iterator<Item = (FrameId, Frame)> {
+        let frames = self.frames_in(from, to);
+        frames.filter(move |(_, frame)| frame.start >= from && frame.end() <= to)
     }
 
     /// The frames that overlap [`from`, `to`), in address order, up to the first address without one.
@@ -126,13 +130,14 @@ impl Core {
     }
 }
 
-/// As many of `idle`, in their order, as fit into `left` bytes, and the others.
-pub(super) fn first(idle: Vec<IdleFrame>, mut left: u64) -> (Vec<IdleFrame>, Vec<IdleFrame>) {
-    idle.into_iter().partition(|it| {
+/// As many of `idle`, in their order, as fit into `left` bytes.
+pub(super) fn first(mut idle: Vec<IdleFrame>, mut left: u64) -> Vec<IdleFrame> {
+    idle.retain(|it| {
         let fits = it.frame.bytes <= left;
         left -= it.frame.bytes * u64::from(fits);
         fits
-    })
+    });
+    idle
 }
 
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {

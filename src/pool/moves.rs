@@ -166,13 +166,6 @@ impl Core {
         (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)
     }
 
-    /// Bytes of the frames that lie wholly in [`from`, `to`), all of which is mapped.
-    pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
-        let frames = self.frames_in(from, to).map(|(_, frame)| frame);
-        let whole = frames.filter(|it| from <= it.start && it.end() <= to);
-        whole.map(|it| it.bytes).sum()
-    }
-
     /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind the
     /// run's holes and all uses of its blocks. Returns the blocks' moves in address order, and their new extents.
     /// After a failure the run is where it was.

@@ -74,7 +74,7 @@ impl Core {
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Job> {
         let excess = self.arena.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
-        let (idle, _) = first(self.idle(None, usable), excess);
+        let idle = first(self.idle(None, usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
         self.begin_release(&idle, old.unwrap_or_default().into())
     }

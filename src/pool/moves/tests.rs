@@ -60,13 +60,11 @@ fn what_is_lacking_and_where_there_is_room_is_told_in_granules() {
     assert_eq!(core.gap_behind(2 * granule), 2 * granule);
     assert_eq!(core.gap_behind(3 * granule), 0);
     assert_eq!(core.gap_behind(granule), 0);
-    for (from, to, whole) in [(0, 2, 2), (4, 7, 3), (5, 6, 1), (0, 0, 0)] {
-        assert_eq!(
-            core.whole_frames(from * granule, to * granule),
-            whole * granule
-        );
+    let whole = |from, to| core.whole_in(from, to).map(|(_, it)| it.bytes).sum::<u64>();
+    for (from, to, bytes) in [(0, 2, 2), (4, 7, 3), (5, 6, 1), (0, 0, 0)] {
+        assert_eq!(whole(from * granule, to * granule), bytes * granule);
     }
-    let cut = |from: u64, to: u64| core.whole_frames(4 * granule + from, 7 * granule - to);
+    let cut = |from: u64, to: u64| whole(4 * granule + from, 7 * granule - to);
     assert_eq!(
         [cut(UNIT, 0), cut(0, UNIT), cut(UNIT, UNIT)],
         [2, 2, 1].map(|n| n * granule)

@@ -220,7 +220,8 @@ impl Core {
         self.reserved.set([small, self.arena.reserved() - small]);
         for id in self.extents.holes_from(self.arena.granule()) {
             let hole = self.extents.get(id);
-            free[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
+            let idle = self.idle_in(id).map(|it| it.frame.bytes);
+            free[class(hole.bytes)] -= idle.sum::<u64>();
         }
         self.inactive_split.set(free);
     }
