@@ -73,10 +73,6 @@ impl Extents {
         self.get_mut(id).movable = movable;
     }
 
-    pub(crate) fn set_slot(&mut self, id: Id, slot: StreamIndex) {
-        self.get_mut(id).epoch.stream = slot;
-    }
-
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
         self.indexes.push(Default::default());
         (self.indexes.len() - 1) as StreamIndex
@@ -235,7 +231,7 @@ impl Extents {
     }
 
     #[inline(always)]
-    fn mark_taken(&mut self, id: Id, slot: StreamIndex) {
+    pub(crate) fn mark_taken(&mut self, id: Id, slot: StreamIndex) {
         let extent = self.get_mut(id);
         extent.state = State::Allocated;
         extent.epoch.stream = slot;

@@ -200,7 +200,7 @@ impl Core {
         let parts = mapping.lean.iter().copied().chain([mapped]);
         let id = parts.min_by_key(|&id| self.extents.get(id).start)?;
         mapping.lean.iter().for_each(|_| self.extents.join(id));
-        self.extents.set_slot(id, mapping.stream);
+        self.extents.mark_taken(id, mapping.stream);
         self.merge_done_from(self.extents.get(id).next);
         Some(self.granted(id))
     }
