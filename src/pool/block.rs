@@ -12,7 +12,8 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
 use crate::device::{
-    Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, may_wait, stream_words,
+    Addr, Left, Recorder, Stream, StreamCore, Timeline, beside, is_running, lock, may_wait,
+    stream_words,
 };
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
@@ -208,7 +209,7 @@ impl Block {
         self.resized(capacity, bytes);
         let lane = self.lane();
         if let (Some(private), 1..) = (&lane.private, rest) {
-            lane.shrink_private(private, self.addr + capacity, rest);
+            lock(&private.parts).file(self.addr + capacity, rest);
         } else if rest > 0 {
             let epoch = Epoch::new(lane.slot, lane.open_tick());
             (lane.shared.core.lock()).shrink(self.id(), rest, epoch);

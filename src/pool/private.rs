@@ -55,7 +55,7 @@ impl Segments {
     }
 
     /// Files [`addr`, `addr + bytes`) as free, merged with its free neighbours in the segment.
-    fn file(&mut self, mut addr: Addr, mut bytes: u64) {
+    pub(super) fn file(&mut self, mut addr: Addr, mut bytes: u64) {
         let Some(Segment { free, .. }) = self.segment_of(addr) else {
             return;
         };
@@ -122,19 +122,14 @@ impl Kept for Arc<Lane> {
 
 type LetGo = Box<dyn FnOnce(Option<&Stream>) + Send>;
 
-/// Memory that captured work uses, and what frees it behind the work of a gate.
-struct KeptMemory {
-    bytes: u64,
-    let_go: LetGo,
-}
-
-impl Kept for KeptMemory {
+/// Bytes of memory that captured work uses, and what frees it behind the work of a gate.
+impl Kept for (u64, LetGo) {
     fn release(self: Box<Self>, gate: &Stream) {
-        (self.let_go)(Some(gate));
+        (self.1)(Some(gate));
     }
 
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.0
     }
 }
 
@@ -152,8 +147,8 @@ pub(super) fn keep_for(
         let timeline = &gate.core().timeline;
         other.outlast(timeline, timeline.open_tick());
     }
-    let let_go = Box::new(move |gate: Option<&Stream>| keep_for(others, bytes, gate, let_go));
-    other.keep(Box::new(KeptMemory { bytes, let_go }));
+    let let_go: LetGo = Box::new(move |gate| keep_for(others, bytes, gate, let_go));
+    other.keep(Box::new((bytes, let_go)));
 }
 
 /// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.
@@ -270,14 +265,6 @@ impl Lane {
         drop(gone);
         home.leave();
         true
-    }
-
-    /// As [`Block::shrink`], of a block of private memory whose end at `addr` is free.
-    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, bytes: u64) {
-        let again = self.stream.timeline.recorder();
-        if again.is_some_and(|it| Arc::ptr_eq(&private.recorder, &it)) {
-            lock(&private.parts).file(addr, bytes);
-        }
     }
 }
 
