@@ -12,7 +12,7 @@ use super::ask::Questions;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::{Asked, Need, Relief, ReliefStep};
+use super::pressure::{Asked, Need, Pressure, Relief, ReliefStep};
 use super::stats::Told;
 use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
@@ -331,9 +331,12 @@ impl Shared {
         let steps = lock(&self.relief).clone();
         let need = Need {
             requested: bytes,
-            stream,
             grows,
-            figures: &|| self.figures(bytes),
+            told: &|| Pressure {
+                requested: bytes,
+                stream,
+                figures: self.figures(bytes),
+            },
         };
         let steps = (steps.iter()).filter(|(rank, _)| !again || *rank == FAMILY_RANK);
         let mut helps = steps.map_while(|(rank, step)| {

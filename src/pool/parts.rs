@@ -14,7 +14,7 @@ fn asks_family(part: &Arc<Handle>) {
     }
     let own = Arc::downgrade(part);
     let step = move |need: &Need<'_>| {
-        let figures = need.told().figures;
+        let figures = (need.told)().figures;
         // Live bytes, not reserved ones: the request can use the part's own idle memory.
         let is_limit = figures.live.saturating_add(need.requested) > figures.limit;
         let part = own.upgrade().filter(|_| !is_limit).map(Pool::of);

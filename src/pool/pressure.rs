@@ -30,20 +30,9 @@ pub struct Pressure {
 /// The same without figures, which take a walk over all blocks.
 pub(crate) struct Need<'a> {
     pub(crate) requested: u64,
-    pub(super) stream: u64,
     /// The request is a growing buffer's, which needs empty handles.
     pub(crate) grows: bool,
-    pub(super) figures: &'a dyn Fn() -> OutOfMemory,
-}
-
-impl Need<'_> {
-    pub(super) fn told(&self) -> Pressure {
-        Pressure {
-            requested: self.requested,
-            stream: self.stream,
-            figures: (self.figures)(),
-        }
-    }
+    pub(super) told: &'a dyn Fn() -> Pressure,
 }
 
 pub(crate) type ReliefStep = Arc<dyn Fn(&Need<'_>) -> Relief + Send + Sync>;
