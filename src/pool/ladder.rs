@@ -354,7 +354,7 @@ impl Shared {
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let growing = lock(&self.growing).clone();
         let (snapshot, limit) = (self.walk(), self.core.lock().limit());
-        let mut holders = self.holders(&snapshot.pieces);
+        let mut holders = self.holders(snapshot.pieces.clone());
         let sizes = (growing.iter().map(|it| it.bytes())).filter(|&size| size > 0);
         let (grown, bufs) = sizes.fold((0, 0), |(sum, bufs), size| (sum + size, bufs + 1));
         if bufs > 0 {

@@ -195,7 +195,7 @@ impl Shared {
     pub(super) fn live_ranges(&self) -> Ranges {
         let pages = lock(&self.growing).clone();
         let growing = pages.iter().map(|it| (it.site.base(), it.bytes()));
-        let pieces = self.snapshot().pieces.into_iter();
+        let pieces = self.walk().pieces.into_iter();
         let live = pieces.filter(|piece| piece.state == PieceState::Live);
         let mut ranges: Ranges = live.map(|piece| (piece.addr, piece.bytes)).collect();
         ranges.extend(growing.filter(|(_, bytes)| *bytes > 0));

@@ -54,7 +54,7 @@ fn a_report_shows_as_many_blocks_as_it_is_asked_for_and_how_many_follow() {
     assert_eq!(format!("{report:.2}"), of_two);
     assert_eq!(format!("{report:.0}"), head.clone() + "\n  and 3 more");
     assert_eq!(format!("{report:.9}"), head + &lines.concat());
-    let holders = pool.shared().holders(&pool.snapshot().pieces);
+    let holders = pool.shared().holders(pool.snapshot().pieces);
     assert_eq!(holders, [("weights".to_string(), 600 << 10, 3)]);
 }
 
@@ -77,9 +77,7 @@ fn holders_are_named_by_tag_or_by_stream_and_those_with_most_come_first() {
             block(Some("c"), 3, 10),
         ],
     };
-    let blocks = report.blocks.iter();
-    let blocks = blocks.map(|it| (it.tag.ok_or(it.stream), it.bytes));
-    let holders = holders(blocks, |id| format!("stream {id}"));
+    let holders = holders(&report.blocks, |id| format!("stream {id}"));
     let of = |name: &str, bytes, blocks| (name.to_string(), bytes, blocks);
     let said = [
         of("b", 35, 2),

@@ -114,13 +114,13 @@ pub struct LeakReport {
 
 /// (name, bytes, blocks) of blocks by tag, or by stream in the `words` for it; most bytes first.
 pub(in crate::pool) fn holders(
-    blocks: impl Iterator<Item = (Result<&'static str, u64>, u64)>,
+    blocks: &[LiveBlock],
     words: impl Fn(u64) -> String,
 ) -> Vec<(String, u64, u64)> {
     let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
-    for (of, bytes) in blocks {
-        let (sum, blocks) = sums.entry(of).or_default();
-        (*sum, *blocks) = (*sum + bytes, *blocks + 1);
+    for it in blocks {
+        let (sum, blocks) = sums.entry(it.tag.ok_or(it.stream)).or_default();
+        (*sum, *blocks) = (*sum + it.bytes, *blocks + 1);
     }
     let name = |of: Result<&str, u64>| of.map_or_else(&words, str::to_owned);
     let holders = sums.into_iter().map(|(of, sum)| (name(of), sum.0, sum.1));
@@ -175,12 +175,6 @@ impl Tracker {
             backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
         lock(&self.entries).live.insert(addr, entry);
-    }
-
-    pub(super) fn holders(&self, words: impl Fn(u64) -> String) -> Vec<(String, u64, u64)> {
-        let Entries { live, moving } = &*lock(&self.entries);
-        let all = live.values().chain(moving.iter().flatten());
-        holders(all.map(|it| (it.tag.ok_or(it.stream), it.bytes)), words)
     }
 
     /// The live blocks, without their streams' names.

@@ -152,8 +152,8 @@ impl fmt::Display for Snapshot {
 }
 
 impl Shared {
-    /// The live blocks: of the tracker, or of a walk.
-    fn leak_report(&self) -> LeakReport {
+    /// The live blocks without their streams' names: of the tracker, or of a walk's `pieces`.
+    fn live(&self, pieces: impl FnOnce() -> Vec<Piece>) -> Vec<LiveBlock> {
         let block = |piece: Piece| LiveBlock {
             addr: piece.addr,
             bytes: piece.bytes,
@@ -163,26 +163,16 @@ impl Shared {
             backtrace: None,
         };
         let of_pieces = || {
-            let pieces = self.walk().pieces.into_iter();
-            let live = pieces.filter(|piece| piece.state == PieceState::Live);
+            let live = (pieces().into_iter()).filter(|it| it.state == PieceState::Live);
             live.map(block).collect()
         };
-        let tracked = self.tracker.as_ref().map(Tracker::live);
-        let mut blocks = tracked.unwrap_or_else(of_pieces);
-        for block in &mut blocks {
-            block.stream_name = self.device.stream_name(block.stream);
-        }
-        blocks.sort_by_key(|block| (Reverse(block.bytes), block.addr));
-        LeakReport { blocks }
+        (self.tracker.as_ref()).map_or_else(of_pieces, Tracker::live)
     }
 
     /// (name, bytes, blocks) of live blocks by tag; in a pool that does not track, by stream, from `pieces`.
-    pub(crate) fn holders(&self, pieces: &[Piece]) -> Vec<(String, u64, u64)> {
+    pub(crate) fn holders(&self, pieces: Vec<Piece>) -> Vec<(String, u64, u64)> {
         let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
-        let live = pieces.iter().filter(|it| it.state == PieceState::Live);
-        let live = live.map(|it| (it.tag.ok_or(it.stream.unwrap_or(0)), it.bytes));
-        let tracked = self.tracker.as_ref().map(|it| it.holders(words));
-        tracked.unwrap_or_else(|| holders(live, words))
+        holders(&self.live(|| pieces), words)
     }
 
     /// A snapshot without names and tags.
@@ -234,19 +224,6 @@ impl Shared {
         }
         made
     }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let tracked = self.tracker.iter().flat_map(Tracker::live);
-        let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
-        let mut made = self.walk();
-        for it in &mut made.pieces {
-            it.stream_name = it.stream.and_then(|id| self.device.stream_name(id));
-            if it.state == PieceState::Live {
-                it.tag = it.tag.or_else(|| *tags.get(&it.addr)?);
-            }
-        }
-        made
-    }
 }
 
 impl Pool {
@@ -254,7 +231,13 @@ impl Pool {
     /// addresses, bytes as rounded, and streams, by a walk under the pool's lock.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
-        self.shared().leak_report()
+        let shared = self.shared();
+        let mut blocks = shared.live(|| shared.walk().pieces);
+        for block in &mut blocks {
+            block.stream_name = shared.device.stream_name(block.stream);
+        }
+        blocks.sort_by_key(|block| (Reverse(block.bytes), block.addr));
+        LeakReport { blocks }
     }
 
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
@@ -262,6 +245,16 @@ impl Pool {
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.shared().snapshot()
+        let shared = self.shared();
+        let tracked = shared.tracker.iter().flat_map(Tracker::live);
+        let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
+        let mut made = shared.walk();
+        for it in &mut made.pieces {
+            it.stream_name = it.stream.and_then(|id| shared.device.stream_name(id));
+            if it.state == PieceState::Live {
+                it.tag = it.tag.or_else(|| *tags.get(&it.addr)?);
+            }
+        }
+        made
     }
 }
