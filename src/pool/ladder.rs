@@ -36,59 +36,43 @@ const LADDER: &[Step] = &[
     // Memory that is ready.
     steps::ready,
     steps::how_far,
+    steps::ready,
     steps::overlap,
     // Waits on the device: for blocks that other streams still use, other caches, holes of other streams.
     steps::used,
+    steps::ready,
     steps::caches,
+    steps::ready,
     steps::merged,
     steps::waiting,
     // Mappings: asks which stale ones may go, and unmaps those; new handles up to the slack over the peak, then idle
     // ones.
-    |_, core| Some(Turn::Work(Job::asking(core.ask_of_old())?, Then::Next)),
-    |_, core| Some(Turn::Work(core.begin_reaping()?, Then::Next)),
+    |_, core| Some(Turn::Work(Job::asking(core.ask_of_old())?, false)),
+    |_, core| Some(Turn::Work(core.begin_reaping()?, false)),
     steps::map,
-    steps::all_used,
-];
-
-/// The steps after those, before the request fails; cheap ones first.
-const MEASURES: &[Step] = &[
+    steps::used_too,
+    steps::ready,
+    // Before the request fails: measures, cheap ones first, each with another look for a place to map.
     steps::pending_too,
+    steps::map,
     steps::unify,
+    steps::map,
     steps::left_over,
+    steps::map,
     steps::make_room,
+    steps::map,
     steps::others,
 ];
 
 enum Turn {
     Served(Grant),
-    Then(Then),
-    /// Run this without the lock.
-    Work(Job, Then),
-    /// Try to move memory first, in place of mapping this many handles elsewhere.
-    Moves(u64),
-    /// Call the registered steps.
-    Relief,
+    /// Run this without the lock, then take the step again or the next one.
+    Work(Job, bool),
+    /// Call the registered steps, or try to move memory first, in place of mapping this many handles elsewhere.
+    Help(Option<u64>),
     /// Wait until a job of another thread ends, then start again.
     Wait,
-}
-
-/// Where a climb goes on.
-#[derive(Clone, Copy)]
-enum Then {
-    Next,
-    /// Next, but after another look: for ready memory on the ladder, for a place to map among the measures.
-    Look,
-    Again,
     Restart,
-}
-
-/// The step `at`, or the step by which the pool `looks` again before it.
-fn step(at: usize, looks: bool) -> Option<Step> {
-    match looks {
-        true if at <= LADDER.len() => Some(steps::ready),
-        true => Some(steps::map),
-        false => LADDER.iter().chain(MEASURES).nth(at).copied(),
-    }
 }
 
 /// A request on the ladder.
@@ -114,12 +98,7 @@ struct Climb<'a> {
 }
 
 impl<'a> Climb<'a> {
-    fn new(
-        shared: &Shared,
-        lane: &'a Lane,
-        (bytes, requested): (u64, u64),
-        helped: Option<u64>,
-    ) -> Self {
+    fn new(lane: &'a Lane, bytes: u64, requested: u64, helped: Option<u64>) -> Self {
         Self {
             lane,
             bytes,
@@ -127,7 +106,7 @@ impl<'a> Climb<'a> {
             helped,
             size: bytes,
             terms: Terms::default(),
-            may_move: helped.is_some() && shared.attached.get().is_some(),
+            may_move: helped.is_some() && lane.shared.attached.get().is_some(),
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
@@ -184,7 +163,7 @@ impl<'a> Climb<'a> {
 fn wait(waits: Questions, left: &mut u32) -> Option<Turn> {
     let job = Job::asking(waits).filter(|_| *left > 0)?;
     *left -= 1;
-    Some(Turn::Work(job, Then::Again))
+    Some(Turn::Work(job, true))
 }
 
 impl Lane {
@@ -197,7 +176,7 @@ impl Lane {
         helped: Option<u64>,
     ) -> Result<Option<Block>> {
         let shared = &self.shared;
-        let found = shared.climb(&mut Climb::new(shared, self, (bytes, requested), helped));
+        let found = shared.climb(&mut Climb::new(self, bytes, requested, helped));
         shared.tell();
         let block = |it: Grant| Block::new(self, it.id, shared.base + it.offset, bytes, requested);
         Ok(found?.map(block))
@@ -217,10 +196,11 @@ impl Lane {
 impl Shared {
     /// Takes step after step until the request is served or no step is left.
     fn climb(&self, climb: &mut Climb<'_>) -> Result<Option<Grant>> {
-        let mut core = self.core.lock();
-        climb.restart(&core);
-        let (mut at, mut looks) = (0, false);
-        while let Some(step) = step(at, looks) {
+        let (mut core, mut at) = (self.core.lock(), 0);
+        while let Some(step) = LADDER.get(at) {
+            if at == 0 {
+                climb.restart(&core);
+            }
             core.refuse_asleep()?;
             // While the pool falls asleep the registered steps do nothing, and that may wait for the caller.
             if climb.relieved {
@@ -230,13 +210,11 @@ impl Shared {
             // driver, or they, may wait for the stream that runs it.
             refuse!(at > 0 && is_running() => "thread",
                 "a host call may not call the driver, and no memory is ready: allocate it before");
-            let turn = step(climb, &mut core);
-            let then;
-            (core, then) = match turn {
-                None => (core, Then::Next),
+            match step(climb, &mut core) {
+                None => at += 1,
                 Some(Turn::Served(grant)) => return climb.served(core, grant),
-                Some(Turn::Then(then)) => (core, then),
-                Some(Turn::Work(job, then)) => {
+                Some(Turn::Work(job, again)) => {
+                    at += usize::from(!again);
                     let is_mapping = job.mapping.is_some();
                     drop(core);
                     // What growing buffers no longer use goes before there is more.
@@ -244,7 +222,7 @@ impl Shared {
                         self.settle_all(false);
                     }
                     let outcome = job.run();
-                    let mut core = self.core.lock();
+                    core = self.core.lock();
                     match core.end(outcome) {
                         Ok(Some(block)) => {
                             if !is_mapping {
@@ -258,50 +236,37 @@ impl Shared {
                         Err(error) if !is_under_capture(&error) => return Err(error),
                         _ => {}
                     }
-                    (core, then)
                 }
-                Some(Turn::Wait) => (self.wait_for_others(core), Then::Restart),
-                Some(turn) => {
+                Some(Turn::Help(handles)) => {
                     drop(core);
-                    let then = self.ask_others(climb, &turn);
-                    (self.core.lock(), then)
+                    if self.ask_others(climb, handles) || handles.is_none() {
+                        at = 0;
+                    }
+                    core = self.core.lock();
                 }
-            };
-            match then {
-                Then::Again => (),
-                Then::Next | Then::Look => {
-                    at += usize::from(!looks);
-                    looks = matches!(then, Then::Look);
-                }
-                Then::Restart => {
-                    climb.restart(&core);
-                    (at, looks) = (0, false);
-                }
+                Some(Turn::Wait) => (core, at) = (self.wait_for_others(core), 0),
+                Some(Turn::Restart) => at = 0,
             }
         }
         Ok(None)
     }
 
-    /// Calls what may move or free memory. The caller has no lock.
-    fn ask_others(&self, climb: &mut Climb<'_>, turn: &Turn) -> Then {
-        let (helped, then) = match turn {
-            Turn::Moves(handles) => {
-                let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
-                let layer = self.attached.get().filter(|_| asked.is_some());
-                let moved = layer.is_some_and(|it| it.make_room(climb.bytes, *handles));
-                (moved, Then::Again)
-            }
-            _ => {
-                let (stream, again) = (climb.helped.unwrap_or(0), climb.looks > 0);
-                let helps = self.relieve(stream, climb.bytes, false, again);
-                climb.looks += u32::from(!helps);
-                // The device may have got memory of another pool back.
-                climb.terms.refused = None;
-                (helps, Then::Restart)
-            }
+    /// Calls what may move or free memory; true if it did. The caller has no lock.
+    fn ask_others(&self, climb: &mut Climb<'_>, handles: Option<u64>) -> bool {
+        let helped = if let Some(handles) = handles {
+            let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
+            let layer = self.attached.get().filter(|_| asked.is_some());
+            layer.is_some_and(|it| it.make_room(climb.bytes, handles))
+        } else {
+            let (stream, again) = (climb.helped.unwrap_or(0), climb.looks > 0);
+            let helps = self.relieve(stream, climb.bytes, false, again);
+            climb.looks += u32::from(!helps);
+            // The device may have got memory of another pool back.
+            climb.terms.refused = None;
+            helps
         };
         climb.relieved |= helped;
-        if helped { Then::Restart } else { then }
+        helped
     }
 
     /// Waits until a job of another thread has ended, if one is under way.

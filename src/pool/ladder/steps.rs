@@ -1,6 +1,6 @@
 //! The steps of the ladder, in its order.
 
-use super::{Climb, Then, Turn, wait};
+use super::{Climb, Turn, wait};
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
 use crate::pool::job::{Job, Part};
@@ -21,7 +21,7 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let mut questions = core.ask_how_far(climb.lane.slot, climb.bytes);
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
-    Some(Turn::Work(Job::asking(questions)?, Then::Look))
+    Some(Turn::Work(Job::asking(questions)?, false))
 }
 
 /// Grows the pool before a stream waits. A graph's gate waits at once: that delays only the graph's launches, and new
@@ -33,23 +33,18 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let lane = climb.lane;
     let beside = (lane.is_crowded(), lane.shared.transfer.has_used());
     let job = core.begin_overlapping(climb.lane.slot, climb.size, beside)?;
-    Some(Turn::Work(job, Then::Next))
+    Some(Turn::Work(job, false))
+}
+
+/// As [`used_too`], if the pool may make streams wait now.
+pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
+    (core.config.reuse.device_wait).then(|| used_too(climb, core))?
 }
 
 /// Makes the stream of a used block that fits wait for its uses; if none fits, all streams for all uses.
-pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    if !core.config.reuse.device_wait {
-        return None;
-    }
+pub(super) fn used_too(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
     let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
-    Some(Turn::Work(Job::asking(waits)?, Then::Look))
-}
-
-/// Makes all streams wait for the other uses of blocks that they freed.
-pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
-    // No block has this size.
-    let waits = (climb.lane.shared.transfer).waits_for_used(u64::MAX, u64::MAX);
-    Some(Turn::Work(Job::asking(waits)?, Then::Look))
+    Some(Turn::Work(Job::asking(waits)?, false))
 }
 
 /// Takes a batch, or blocks of another stream's cache, behind a wait. Otherwise empties all caches into the heap.
@@ -65,7 +60,7 @@ pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     }
     climb.drain(core);
     lane.shared.note_peak(core, true);
-    Some(Turn::Then(Then::Look))
+    None
 }
 
 /// For a large request: merges neighbouring holes of all streams, behind a wait for them, and takes one.
@@ -103,7 +98,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     };
     let waits = core.waits_for(stream, [epoch]);
     let taken = vec![Part::Taken(grant, climb.size, epoch)];
-    Some(Turn::Work(core.begin(waits, &[epoch], taken), Then::Next))
+    Some(Turn::Work(core.begin(waits, &[epoch], taken), false))
 }
 
 /// Maps new handles up to the slack over the peak, else idle ones; before idle ones, live memory may be moved.
@@ -113,27 +108,25 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
         return waiting(climb, core);
     };
     if plan.steals > 0 && std::mem::take(&mut climb.may_move) {
-        return Some(Turn::Moves(plan.steals));
+        return Some(Turn::Help(Some(plan.steals)));
     }
     // If the device has no memory, there may still be idle handles.
     let refused = core.is_refused(climb.terms);
-    let then = if refused { Then::Next } else { Then::Again };
     let has_all = plan.lacking == 0;
     let job = has_all.then(|| core.begin_mapping(climb.lane.slot, plan.placement, &plan.idle));
-    Some(Turn::Work(job??, then))
+    Some(Turn::Work(job??, !refused))
 }
 
 /// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
 pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     climb.terms.pending = true;
-    waiting(climb, core).or(Some(Turn::Then(Then::Look)))
+    waiting(climb, core)
 }
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let waits = core.unify(climb.lane.slot);
-    let turn = wait(waits, &mut climb.merges_left).or_else(|| ready(climb, core));
-    turn.or(Some(Turn::Then(Then::Look)))
+    wait(waits, &mut climb.merges_left).or_else(|| ready(climb, core))
 }
 
 /// Unmaps stale mappings that hold released memory or addresses; the host waits for that.
@@ -143,7 +136,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> 
     if core.arena.left_over() == 0 && !no_place() {
         return None;
     }
-    Some(Turn::Work(core.begin_trim(u64::MAX, true)?, Then::Look))
+    Some(Turn::Work(core.begin_trim(u64::MAX, true)?, false))
 }
 
 /// Releases idle handles that are too large, for new ones that fit; the host waits. If the handles outside the
@@ -160,14 +153,14 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> 
         let suffice = all >= climb.size.next_multiple_of(core.arena.granule());
         suffice.then(|| core.begin_trim(0, true))?
     });
-    Some(Turn::Work(job?, Then::Look))
+    Some(Turn::Work(job?, false))
 }
 
 /// Looks for memory that other threads freed into caches, waits for their jobs, then calls the registered steps.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if climb.drain(core) && climb.caches_looked_at < LOOKS_AGAIN {
         climb.caches_looked_at += 1;
-        return Some(Turn::Then(Then::Restart));
+        return Some(Turn::Restart);
     }
     // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
     let device = core.arena.site().device_bytes();
@@ -177,5 +170,5 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     if core.under_way.jobs > 0 && !in_the_way {
         return Some(Turn::Wait);
     }
-    (climb.helped.filter(|_| climb.looks < LOOKS_AGAIN)).map(|_| Turn::Relief)
+    (climb.helped.filter(|_| climb.looks < LOOKS_AGAIN)).map(|_| Turn::Help(None))
 }

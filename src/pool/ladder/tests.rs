@@ -19,19 +19,19 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
     let shared = world.pool.shared();
     drop(world.pool.alloc(&world.streams[0], BYTES).unwrap());
     let lane = world.lane(1);
-    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), None);
+    let mut climb = Climb::new(&lane, BYTES, BYTES, None);
     let mut core = shared.core.lock();
     climb.restart(&core);
     for _ in 0..MOST_WAITS {
         // Each time somebody else has what was waited for.
         let turn = steps::caches(&mut climb, &mut core);
-        assert!(matches!(turn, Some(Turn::Work(_, Then::Again))));
+        assert!(matches!(turn, Some(Turn::Work(_, true))));
     }
     let turn = steps::caches(&mut climb, &mut core);
-    assert!(matches!(turn, Some(Turn::Then(Then::Look))));
+    assert!(turn.is_none());
     assert_eq!(core.steps.waits, 0, "a wait under the lock");
     let turn = steps::waiting(&mut climb, &mut core);
-    let Some(Turn::Work(waits, Then::Next)) = turn else {
+    let Some(Turn::Work(waits, false)) = turn else {
         panic!("it is a hole now");
     };
     drop(core);
@@ -50,7 +50,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
     let world = World::new(PoolConfig::default());
     let (pool, shared) = (&world.pool, world.pool.shared());
     let lane = world.lane(1);
-    let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), None);
+    let mut climb = Climb::new(&lane, BYTES, BYTES, None);
     for fills in [true; LOOKS_AGAIN as usize]
         .into_iter()
         .chain([false, true])
@@ -60,7 +60,7 @@ fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
         }
         let again = fills && climb.caches_looked_at < LOOKS_AGAIN;
         let turn = steps::others(&mut climb, &mut shared.core.lock());
-        assert_eq!(matches!(turn, Some(Turn::Then(Then::Restart))), again);
+        assert_eq!(matches!(turn, Some(Turn::Restart)), again);
     }
     assert_eq!(climb.caches_looked_at, LOOKS_AGAIN);
 }
@@ -76,11 +76,11 @@ fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() 
     let lane = world.lane(1);
     let large = granule / SMALL_PART;
     for (bytes, is_large) in [(large, false), (large + 256, true)] {
-        let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
+        let mut climb = Climb::new(&lane, bytes, bytes, None);
         let mut core = shared.lock_drained();
         climb.restart(&core);
         let turn = steps::merged(&mut climb, &mut core);
-        let Some(Turn::Work(waits, Then::Again)) = turn else {
+        let Some(Turn::Work(waits, true)) = turn else {
             assert!(!is_large && turn.is_none());
             continue;
         };
@@ -114,7 +114,7 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
         (true, 1 << 60, true),
     ] {
         drop(core);
-        let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
+        let mut climb = Climb::new(&lane, bytes, bytes, None);
         core = shared.core.lock();
         climb.restart(&core);
         climb.terms.refused = Some(core.arena.flow().1);
@@ -152,12 +152,12 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     core.take_at(4 * BYTES, rest, lane.slot);
     drop(core);
     let bytes = 4 * BYTES;
-    let mut climb = Climb::new(shared, &lane, (bytes, bytes), None);
+    let mut climb = Climb::new(&lane, bytes, bytes, None);
     climb.waits_left = 0;
     let mut core = shared.lock_drained();
     climb.restart(&core);
     let turn = steps::unify(&mut climb, &mut core);
-    let Some(Turn::Work(job, Then::Again)) = turn else {
+    let Some(Turn::Work(job, true)) = turn else {
         panic!("no wait of its own");
     };
     drop(core);
@@ -389,9 +389,9 @@ fn a_stream_that_another_thread_drops_is_not_made_to_wait_for_what_a_request_fou
     let open = theirs.open_tick();
     assert!(its.free_used(&used, vec![(theirs, open)]));
     let (lane, timeline) = (world.lane(1), Arc::clone(&its.timeline));
-    let mut climb = Climb::new(shared, &lane, (2 * MIB, 2 * MIB), None);
+    let mut climb = Climb::new(&lane, 2 * MIB, 2 * MIB, None);
     let turn = steps::used(&mut climb, &mut shared.core.lock());
-    let Some(Turn::Work(job, Then::Look)) = turn else {
+    let Some(Turn::Work(job, false)) = turn else {
         panic!("it fits");
     };
     drop((its, third));
