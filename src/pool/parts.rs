@@ -65,14 +65,8 @@ impl Pool {
                 drop(parts);
                 may_wait()?;
                 self.trim_others();
-                let unused = self.whole().take_unused();
-                return match unused.is_empty() {
-                    true => Err(error),
-                    false => {
-                        drop(unused);
-                        self.tagged(tag)
-                    }
-                };
+                let none = self.whole().take_unused().is_empty();
+                return if none { Err(error) } else { self.tagged(tag) };
             }
         };
         asks_family(root);
