@@ -94,14 +94,10 @@ impl Shared {
         core.unread = core.unread.saturating_sub(u64::from(!emptied));
         let (live, taken) = core.seen;
         let seen = if emptied { live } else { taken + taken / 1024 };
-        if core.live() > seen && core.unread == 0 {
-            self.note_peak_now(core);
-        }
-    }
-
-    #[cold]
-    fn note_peak_now(&self, core: &mut Core) {
-        if let Some(mut books) = try_lock(&self.books) {
+        if core.live() > seen
+            && core.unread == 0
+            && let Some(mut books) = try_lock(&self.books)
+        {
             let live = books.read().peaks[2].bytes();
             core.seen = (live, core.live().max(core.seen.1));
             core.unread = core.streams.len() as u64 / READ_PART;
