@@ -36,11 +36,11 @@ const LADDER: &[Step] = &[
     // Memory that is ready.
     steps::ready,
     steps::how_far,
-    steps::ready,
+    steps::look,
     steps::overlap,
     // Waits on the device: for blocks that other streams still use, other caches, holes of other streams.
     steps::used,
-    steps::ready,
+    steps::look,
     steps::caches,
     steps::ready,
     steps::merged,
@@ -51,7 +51,7 @@ const LADDER: &[Step] = &[
     |_, core| Some(Turn::Work(core.begin_reaping()?, false)),
     steps::map,
     steps::used_too,
-    steps::ready,
+    steps::look,
     // Before the request fails: measures, cheap ones first, each with another look for a place to map.
     steps::pending_too,
     steps::map,
@@ -87,6 +87,8 @@ struct Climb<'a> {
     terms: Terms,
     /// Memory may be moved first.
     may_move: bool,
+    /// A job has run since [`steps::look`] was there.
+    has_run: bool,
     caches_looked_at: u32,
     /// Waits that are left before the steps go on without them, and those of [`steps::unify`].
     waits_left: u32,
@@ -107,6 +109,7 @@ impl<'a> Climb<'a> {
             size: bytes,
             terms: Terms::default(),
             may_move: helped.is_some() && lane.shared.attached.get().is_some(),
+            has_run: false,
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
@@ -222,6 +225,7 @@ impl Shared {
                         self.settle_all(false);
                     }
                     let outcome = job.run();
+                    climb.has_run = true;
                     core = self.core.lock();
                     match core.end(outcome) {
                         Ok(Some(block)) => {
