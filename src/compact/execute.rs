@@ -241,8 +241,9 @@ pub(crate) fn step(
     ahead: Ahead,
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
-    let mut core = shared.lock_for_moves();
-    let Some((plan, batches, fresh)) = planned(&core, owners, task, ahead) else {
+    let mut guard = shared.lock_for_moves();
+    let core = &mut *guard.0;
+    let Some((plan, batches, fresh)) = planned(core, owners, task, ahead) else {
         return Ok(Outcome::nothing(false));
     };
     if batches.is_empty() {
@@ -252,7 +253,7 @@ pub(crate) fn step(
         shared,
         slot: lane.slot,
         timeline: &lane.stream.timeline,
-        core: &mut core,
+        core,
         mover,
         owners,
         ways: Ways::default(),

@@ -127,7 +127,8 @@ pub(crate) fn join(
     bytes: u64,
 ) -> Result<Joined> {
     let lane = shared.open_lane(&mover.stream)?;
-    let mut core = shared.lock_for_moves();
+    let mut guard = shared.lock_for_moves();
+    let core = &mut *guard.0;
     let mut joined = Joined::default();
     let Some(lacking) = core.lacks(bytes).filter(|_| core.config.remap) else {
         return Ok(joined);
@@ -143,7 +144,7 @@ pub(crate) fn join(
     let timeline = &lane.stream.timeline;
     for run in gathering.carried {
         let epoch = || Epoch::new(lane.slot, timeline.open_tick());
-        let waited = wait_for_uses(&*owners, run, &core, timeline);
+        let waited = wait_for_uses(&*owners, run, core, timeline);
         let (ways, ids) = match waited.and_then(|()| core.carry(run, end, epoch())) {
             Ok(carried) => carried,
             Err(error) => {

@@ -7,7 +7,6 @@
 //! another run: its blocks keep their bytes and get new addresses. Its old mappings become stale.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
 
 use super::ask;
 use super::core::{Core, CoreGuard};
@@ -37,21 +36,7 @@ impl Run {
 }
 
 /// The core for moves: holes that nothing can wait for are held until it is dropped, so that no plan has them.
-pub(crate) struct MovesGuard<'l>(CoreGuard<'l>, Vec<Id>);
-
-impl Deref for MovesGuard<'_> {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.0
-    }
-}
-
-impl DerefMut for MovesGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Core {
-        &mut self.0
-    }
-}
+pub(crate) struct MovesGuard<'l>(pub(crate) CoreGuard<'l>, Vec<Id>);
 
 impl Drop for MovesGuard<'_> {
     fn drop(&mut self) {
