@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use super::free_lists::ALL_BINS;
 use crate::device::lock;
 use crate::pool::core::Core;
-use crate::pool::structure::{Lane, Others};
+use crate::pool::structure::{Lane, Others, Used};
 use crate::sync::latch;
 
 impl Others {
@@ -51,7 +51,12 @@ impl Lane {
         self.others.outstanding.fetch_add(out, Ordering::AcqRel);
         drop(state);
         self.drain(ALL_BINS, core);
-        self.end_used();
+        // Its stream has waited for the other uses of its blocks, or neither device nor host could.
+        let is_its = |used: &&mut Used| used.stream == self.slot;
+        for used in (latch(&self.shared.transfer.state).used.iter_mut()).filter(is_its) {
+            used.marks.clear();
+            used.block.tick = self.open_tick();
+        }
         self.shared.drain(Some(self.slot), core);
         // Listed until its cache is empty, for requests that look for free memory meanwhile.
         Arc::make_mut(&mut latch(&self.shared.listed))

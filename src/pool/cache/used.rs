@@ -117,15 +117,6 @@ impl Lane {
             let _ = self.timeline.wait_surely(&theirs, tick);
         }
     }
-
-    /// Has these blocks free behind the lane's stream, which has waited, also where neither device nor host could.
-    pub(super) fn end_used(&self) {
-        let mut state = latch(&self.shared.transfer.state);
-        for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
-            used.marks.clear();
-            used.block.tick = self.open_tick();
-        }
-    }
 }
 
 impl Transfer {
