@@ -78,12 +78,6 @@ fn as_text<S: serde::Serializer>(
     serde::Serialize::serialize(&backtrace.as_ref().map(ToString::to_string), to)
 }
 
-impl LiveBlock {
-    fn stream_words(&self) -> String {
-        stream_words(self.stream, self.stream_name.as_deref())
-    }
-}
-
 /// The live blocks of a pool, most bytes first.
 ///
 /// `Display` prints a line a block; `{:.10}` prints the ten largest and how many follow.
@@ -136,8 +130,9 @@ impl fmt::Display for LeakReport {
         write!(f, "{count} live blocks, {bytes}")?;
         let shown = f.precision().unwrap_or(count).min(count);
         for block in &self.blocks[..shown] {
-            let (addr, bytes, stream) = (block.addr, block.bytes, block.stream_words());
-            write!(f, "\n  {addr:#x}: {bytes} bytes on {stream}")?;
+            let (addr, bytes) = (block.addr, block.bytes);
+            let on = stream_words(block.stream, block.stream_name.as_deref());
+            write!(f, "\n  {addr:#x}: {bytes} bytes on {on}")?;
             if let Some(tag) = block.tag {
                 write!(f, ", {tag}")?;
             }
