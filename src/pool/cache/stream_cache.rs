@@ -303,7 +303,7 @@ impl Lane {
         &'l self,
         mut state: LatchGuard<'l, LaneState>,
         home: &Self,
-        block: Cached,
+        mut block: Cached,
         requested: u64,
     ) {
         // Also while a capture begins: a record may not cover the tick before the capture is over.
@@ -323,6 +323,8 @@ impl Lane {
             }
             // No graph keeps it, whatever capture begins from now on.
             Block::freed(home, &block, requested).tell(Event::Free(&self.stream));
+            // A record in between is ahead of what was told.
+            block.tick = self.open_tick();
             state = latch(&self.state);
         }
         // A full cache gets more room if others have the pool's lock.
