@@ -22,7 +22,9 @@ impl Lab {
 
     fn new(blocks: usize) -> Result<Self> {
         let device = Device::host()?;
-        let config = PoolConfig::default().limit((blocks * Self::BLOCK) as u64);
+        // Dropped blocks stay where they are.
+        let config =
+            (PoolConfig::default().cache_bytes(1 << 20)).limit((blocks * Self::BLOCK) as u64);
         let pool = Pool::new(&device, config)?;
         let stream = device.stream()?;
         let (blocks_left, next) = (Vec::new(), 0);
