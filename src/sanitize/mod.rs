@@ -23,7 +23,8 @@
 //! It never reports ordered uses. Knowledge that one host thread gains counts for all threads, and
 //! a host call that has run counts as seen by the host; so a race that is avoided only by such
 //! timing may be missed. Work of another device counts as ordered after all that this one ever gave
-//! another to wait for. Host memory is not watched.
+//! another to wait for. Host memory is not watched. Nor is work captured into a graph, neither as it is captured nor as
+//! the graph is launched.
 //!
 //! # Cost
 //!
