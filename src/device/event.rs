@@ -163,7 +163,7 @@ impl Event {
             self.wait_outside(recorder.gate(), marked)?;
             recorder.stand_in();
             // The graph may have been launched before.
-            return match timeline.is_behind_gate(&recorder)? {
+            return match timeline.wait_for_gate(&recorder)? {
                 false => self.wait_outside(stream, marked),
                 true => Ok(()),
             };

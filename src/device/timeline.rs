@@ -445,7 +445,7 @@ impl Timeline {
                 recorder.stand_in();
             }
             // What the gate was made to wait for by then, the stream waits for as it leaves.
-            if self.is_behind_gate(&recorder)? {
+            if self.wait_for_gate(&recorder)? {
                 return waited;
             }
         }
@@ -468,7 +468,7 @@ impl Timeline {
 
     /// Makes the stream wait for the gate of its capture if the driver has not begun that yet: work queued before runs, and
     /// may need what the gate was made to wait for. False once the stream is not under the capture.
-    pub(super) fn is_behind_gate(&self, recorder: &Arc<Recorder>) -> Result<bool> {
+    pub(super) fn wait_for_gate(&self, recorder: &Arc<Recorder>) -> Result<bool> {
         let backend = self.device.backend();
         let has_begun = |raw: &Option<RawStream>| {
             let stream = raw.ok_or_else(gone)?;

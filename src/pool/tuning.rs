@@ -114,7 +114,7 @@ pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 
 /// Least bytes that the cache of a pool's only stream may keep, so that a small pool caches too. A cached block keeps the
 /// free memory beside it apart, and its handle: with a MiB KV caches of a peak of 94 MiB hold 1.107 of it in place of
-/// 1.086, fifteen programs thinned three ways each 1.036 to 1.037 in the mean in place of 1.033 to 1.034.
+/// 1.086; fifteen programs thinned three ways each hold 1.036 in the mean in place of 1.034.
 pub(super) const LEAST_CACHE: u64 = 256 << 10;
 
 /// The same with several streams, where a cache's blocks move from stream to stream in batches. With a MiB a thread

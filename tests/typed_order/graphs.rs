@@ -10,7 +10,7 @@ use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to
 use half::f16;
 use warpool::convert::{ConvertTable, GradScaler, Gradients, Rounding, ScalerConfig, convert};
 use warpool::device::Graph;
-use warpool::{Device, PoolBuf};
+use warpool::{Block, Device, PoolBuf};
 
 on_every_device! {
     a_graph_keeps_the_buffers_of_its_work,
@@ -516,6 +516,18 @@ fn work_whose_stream_is_announced_for_a_capture_amid_its_waits_runs_behind_what_
     assert_all(&dst.download().unwrap(), 1.5, "before what it needs");
 }
 
+/// Blocks of whatever memory is free, filled as [`assert_untouched`] expects.
+fn next_owners(world: &World, bytes: u64) -> Vec<Block> {
+    let one = |_| {
+        let block = world.pool.alloc(&world.home, bytes).unwrap();
+        super::common::fill(&world.home, block.addr(), 0x5A, bytes);
+        block
+    };
+    let next = (0..64).map(one).collect();
+    settle(&world.home);
+    next
+}
+
 #[test]
 fn a_buffer_is_freed_behind_work_that_ends_as_a_capture_of_its_stream_begins() {
     let (device, watched) = Watched::over(&common::host());
@@ -544,13 +556,7 @@ fn a_buffer_is_freed_behind_work_that_ends_as_a_capture_of_its_stream_begins() {
         world.other.begin_capture().unwrap()
     });
     drop(used);
-    let next = (0..64).map(|_| {
-        let block = world.pool.alloc(&world.home, bytes).unwrap();
-        super::common::fill(&world.home, block.addr(), 0x5A, bytes);
-        block
-    });
-    let next: Vec<_> = next.collect();
-    settle(&world.home);
+    let next = next_owners(&world, bytes);
     told.recv().unwrap().open();
     drop(capture.end().unwrap());
     world.other.synchronize().unwrap();
@@ -602,13 +608,7 @@ fn a_buffer_is_freed_behind_work_of_a_stream_that_was_to_join_a_graph_that_is_go
         // The graph may stay until the stream has joined it or not.
         let _ = is_gone.recv_timeout(Duration::from_millis(100));
         drop(used);
-        let next = (0..64).map(|_| {
-            let block = world.pool.alloc(&world.home, bytes).unwrap();
-            super::common::fill(&world.home, block.addr(), 0x5A, bytes);
-            block
-        });
-        let next: Vec<_> = next.collect();
-        settle(&world.home);
+        let next = next_owners(&world, bytes);
         drop(copy);
         gate.open();
         next
