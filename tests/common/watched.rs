@@ -141,7 +141,8 @@ impl Watched {
     }
 
     /// Has `hook` called once, right after the next use of `call`, or right before that of `before_CALL`, on the
-    /// thread that made it and under whatever locks it holds: what another thread might do at that moment.
+    /// thread that made it and under whatever locks it holds: what another thread might do at that moment. `before_free`
+    /// is before a checker is told of a block's free.
     pub fn after(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some((call, Box::new(hook)));
     }
@@ -220,6 +221,9 @@ macro_rules! watch {
             }
 
             fn observe(&self, note: &Note<'_>) {
+                if let Note::Free { .. } = note {
+                    self.leave("before_free");
+                }
                 self.inner.observe(note);
             }
 
