@@ -319,6 +319,17 @@ impl AccessLog {
         );
     }
 
+    /// Adds an entry that each launch of `graph`, captured on `timeline`'s stream, writes the whole buffer.
+    pub(crate) fn launched(&self, timeline: &Arc<Timeline>, graph: &Arc<GraphRecord>) {
+        let span = Span {
+            from: 0,
+            to: END,
+            writes: true,
+        };
+        let by = By::Graph(Arc::clone(graph), Arc::clone(timeline));
+        self.stamp(timeline, span, by, true);
+    }
+
     /// The work that must be done before the buffer's memory is reused: all entries except the home stream's.
     fn left(&self, entries: &Entries) -> Left {
         let mut left = Left::default();

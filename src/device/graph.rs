@@ -44,12 +44,13 @@ pub struct Capture {
 /// **Memory.** Memory that pools allocate on a stream under capture belongs to the graph: its addresses stay
 /// valid as long as the graph lives, even if the block is dropped. A block dropped during the capture may be
 /// reused within the same capture, in stream order, and nowhere else. A block that is still held when the
-/// capture ends can be read after a launch, as a result of the graph. Blocks from before the capture that are
-/// dropped during it are kept too, and movable memory held on a captured stream does not move. When the graph
-/// is dropped, all of it goes back to the pools, after every launch, without a wait on the host.
+/// capture ends can be read after a launch, as a result of the graph; a launch may overwrite what other work wrote there.
+/// Blocks from before the capture that are dropped during it are kept too, and movable memory held on a captured stream
+/// does not move. When the graph is dropped, all of it goes back to the pools, after every launch, without a wait on the
+/// host.
 ///
-/// **Typed buffers** that the capture used through their views live as long as the graph, even if they are
-/// dropped. Each launch is a use of them on its stream: other operations on them run after the launches
+/// **Typed buffers** that the capture allocated, or used through their views, live as long as the graph, even if they
+/// are dropped. Each launch is a use of them on its stream: other operations on them run after the launches
 /// before and before the launches after. Memory that the application's own kernels use only by address must
 /// be kept and ordered by the application.
 ///

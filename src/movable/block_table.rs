@@ -284,6 +284,7 @@ impl Table {
         let entry = &mut self.entries[index as usize];
         entry.ready.note(&timeline, timeline.open_tick());
         let log = Arc::new(AccessLog::without_home(&timeline, block.bytes()));
+        block.note_launches(&log);
         entry.log = Some(Arc::clone(&log));
         entry.block = Some(block);
         (entry.held_at, entry.tag) = (now, tag());

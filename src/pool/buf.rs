@@ -100,6 +100,7 @@ impl<T: Pod> PoolBuf<T> {
     pub(crate) fn new(block: Block, len: usize) -> Self {
         let bytes = (len * size_of::<T>()) as u64;
         let log = AccessLog::new(&block.lane().stream.timeline, bytes);
+        block.note_launches(&log);
         Self {
             block,
             log,

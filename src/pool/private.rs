@@ -17,7 +17,7 @@ use super::cache::Cached;
 use super::observers::Event;
 use super::structure::{Block, Lane, LaneState, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
+use crate::device::{AccessLog, Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::sync::{Mutex, latch};
@@ -149,6 +149,16 @@ pub(super) fn keep_for(
     }
     let let_go: LetGo = Box::new(move |gate| keep_for(others, bytes, gate, let_go));
     other.keep(Box::new((bytes, let_go)));
+}
+
+impl Block {
+    /// Notes in the log of a buffer in a graph's memory that launches use it, also if captured work does not: they use its
+    /// bytes for what was freed before.
+    pub(crate) fn note_launches(&self, log: &AccessLog) {
+        if let Some(private) = &self.lane().private {
+            log.launched(&self.lane().stream.timeline, private.recorder.record());
+        }
+    }
 }
 
 /// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.

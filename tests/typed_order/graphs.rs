@@ -32,6 +32,7 @@ on_every_device! {
     work_whose_wait_is_refused_holds_up_no_launch,
     work_on_memory_of_a_graph_comes_behind_a_launch_that_the_driver_keeps,
     memory_of_the_graph_itself_is_ordered_too,
+    memory_that_a_capture_had_used_before_is_ordered_with_its_launches,
     work_on_a_stream_whose_capture_is_announced_runs_behind_an_event,
     streams_that_come_and_go_leave_nothing_at_a_graph_that_is_not_launched,
 }
@@ -478,6 +479,36 @@ fn memory_of_the_graph_itself_is_ordered_too(device: &Device) {
     assert_singles(&out, 1.5);
     drop(graph);
     assert_all(&own.download().unwrap(), 1.5, "held beyond the graph");
+}
+
+/// No captured work uses the buffer, but bytes that it has now.
+fn memory_that_a_capture_had_used_before_is_ordered_with_its_launches(device: &Device) {
+    let world = World::new(device);
+    let (src, twos, mut out) = (world.full(1.5), world.full(2.0), world.full(0.0));
+    let capture = world.home.begin_capture().unwrap();
+    let mut before = world.pool.alloc_typed::<f16>(&world.home, LEN).unwrap();
+    to_half(&world.home, src.view(), before.view_mut());
+    to_single(&world.home, before.view(), out.view_mut());
+    let addr = before.addr();
+    drop(before);
+    let mut buffer = world.pool.alloc_typed::<f16>(&world.home, LEN).unwrap();
+    let graph = capture.end().unwrap();
+    assert_eq!(buffer.addr(), addr, "it has other bytes");
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    to_half(&world.third, twos.view(), buffer.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&buffer.download().unwrap(), 2.0, "the launch came last");
+    let gate = Gate::close(&world.third);
+    to_half(&world.third, twos.view(), buffer.view_mut());
+    graph.launch(&world.other).unwrap();
+    settle(&world.other);
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_all(&buffer.download().unwrap(), 1.5, "the launch came first");
+    assert_singles(&out, 1.5);
 }
 
 /// The library that was to capture the stream has not begun, so the work runs.

@@ -27,6 +27,7 @@ on_every_device! {
     a_view_of_a_resized_block_is_ordered_as_the_block,
     parts_of_a_block_that_grew_keep_their_uses_apart,
     what_a_block_grew_by_is_used_behind_whoever_had_it,
+    a_movable_block_in_memory_that_a_capture_had_used_before_is_ordered_with_its_launches,
 }
 
 /// A movable block of zeros behind a hole, so that it will move.
@@ -406,4 +407,29 @@ fn a_launch_during_a_hold_of_its_capture_runs_behind_the_holders_own_work(device
         "the launch came first",
     );
     drop(graph);
+}
+
+fn a_movable_block_in_memory_that_a_capture_had_used_before_is_ordered_with_its_launches(
+    device: &Device,
+) {
+    let world = World::new(device);
+    let (src, twos) = (world.full(1.5), world.full(2.0));
+    let capture = world.home.begin_capture().unwrap();
+    let mut before = world.pool.alloc_typed::<f16>(&world.home, LEN).unwrap();
+    to_half(&world.home, src.view(), before.view_mut());
+    let addr = before.addr();
+    drop(before);
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    let mut guard = block.hold_mut(&world.third).unwrap();
+    assert_eq!(guard.addr(), addr, "it has other bytes");
+    to_half(&world.third, twos.view(), guard.view_mut());
+    drop(guard);
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    let left = block.download(&world.home).unwrap();
+    assert_all(&left, 2.0, "the launch came last");
 }
