@@ -17,7 +17,7 @@ const MOST_HELD: usize = 16;
 const MOST_GRAPHS: usize = 4;
 
 /// What a thread does, and how often.
-pub const OPERATIONS: [Operation; 23] = [
+pub const OPERATIONS: [Operation; 24] = [
     ("make a buffer", 5, Worker::make),
     ("drop a buffer", 3, Worker::drop_one),
     ("fill", 3, Worker::fill),
@@ -31,6 +31,7 @@ pub const OPERATIONS: [Operation; 23] = [
     ("capture on a private stream", 1, Worker::capture),
     ("launch a graph and drop it", 1, Worker::launch_graph),
     ("capture on a shared stream", 1, Worker::capture_shared),
+    ("verify a graph", 2, Worker::verify_graph),
     ("wait for an event", 1, Worker::wait_for_event),
     ("use a shared event", 2, Worker::use_shared_event),
     ("use a shared graph", 1, Worker::use_shared_graph),
@@ -59,6 +60,8 @@ impl Worker {
             }
             _ => Memory::Movable(self.make_movable(&stream, len)?),
         };
+        // The graph of another thread's capture may have the memory, and not the work.
+        let stream = self.stream();
         self.hold(memory, &stream)
     }
 
@@ -107,14 +110,17 @@ impl Worker {
             return Ok(());
         };
         let (bytes, value) = (held.read(&stream)?, held.value);
-        if !verifies {
-            return Ok(());
+        if verifies {
+            self.check(&bytes, value);
         }
+        Ok(())
+    }
+
+    fn check(&self, bytes: &[u8], value: u8) {
         if let Some(at) = bytes.iter().position(|byte| *byte != value) {
             panic!("byte {at} of {} is {}, not {value}", bytes.len(), bytes[at]);
         }
         self.shared.verified.fetch_add(bytes.len() as u64, Relaxed);
-        Ok(())
     }
 
     fn resize(&mut self) -> Result<()> {
@@ -256,6 +262,31 @@ impl Worker {
         }
         if self.random.chance(1, 2) && self.graphs.len() < MOST_GRAPHS {
             self.graphs.push(graph);
+        }
+        Ok(())
+    }
+
+    /// What a graph reads goes through memory of its own, whatever other threads do on the stream meanwhile.
+    fn verify_graph(&mut self) -> Result<()> {
+        if !self.shared.captures {
+            return Ok(());
+        }
+        let (part, private, stream) = (self.part(), self.private.clone(), self.stream());
+        let len = 1 + self.up_to(100_000);
+        let mut src = part.alloc_typed::<u8>(&private, len)?;
+        let mut dst = part.alloc_typed::<u8>(&private, len)?;
+        let capture = stream.begin_capture()?;
+        let mut own = part.alloc_typed(&stream, len)?;
+        own.view_mut().copy_from(&stream, &src)?;
+        dst.view_mut().copy_from(&stream, &own)?;
+        drop(own);
+        self.pause();
+        let graph = capture.end()?;
+        for _ in 0..3 {
+            let (value, on) = (self.value(), self.any_stream());
+            src.view_mut().fill(&private, value)?;
+            graph.launch(&on)?;
+            self.check(&dst.view().download(&private)?, value);
         }
         Ok(())
     }
