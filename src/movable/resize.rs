@@ -182,6 +182,9 @@ impl Registry {
                 entry.holds -= 1;
                 return state.end_copy(id, stream, &begun, block, calls);
             }
+            // The copy reads the block, though nothing uses what it makes.
+            let timeline = &stream.core().timeline;
+            entry.written(timeline, timeline.open_tick(), false);
             drop(state);
             self.let_go(id, stream, &[]);
             outcome?;

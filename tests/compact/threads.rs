@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use common::sanitized::Sanitized;
 use common::watched::Watched;
 use common::{BackendOf, Gate, Memory, on_every_device, write};
 use warpool::compact::{Budget, Goal};
@@ -345,6 +346,27 @@ fn a_block_held_while_it_is_copied_into_a_larger_one_stays_as_it_is() {
     assert_eq!(list.download(&ground.stream).unwrap(), [addr; 1000]);
     list.resize(&ground.stream, 5000).unwrap();
     ground.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_write_waits_for_the_copy_that_a_refused_resize_made() {
+    let (device, watched) = Watched::over(&common::host());
+    let checked = Sanitized::over(&device);
+    let pool = Pool::new(&checked.device, PoolConfig::default()).unwrap();
+    let [stream, other] = [(); 2].map(|()| checked.device.stream().unwrap());
+    let alloc = || pool.alloc_movable::<u64>(&stream, 1000);
+    let (mut block, _behind) = (alloc().unwrap(), alloc().unwrap());
+    // From here on that stream runs behind the allocation.
+    block.upload(&other, &contents(1, 1000)).unwrap();
+    let (of, id, on) = (pool.clone(), block.id(), other.clone());
+    watched.after("before_copy_within", move || {
+        let hold = std::thread::spawn(move || drop(of.hold_id(id, &on).unwrap()));
+        hold.join().unwrap();
+    });
+    let refused = block.resize(&stream, 5000).unwrap_err().to_string();
+    assert!(refused.contains("held"), "{refused}");
+    block.upload(&other, &contents(2, 1000)).unwrap();
+    checked.check().unwrap();
 }
 
 #[test]
