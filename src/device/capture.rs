@@ -220,7 +220,10 @@ impl Recorder {
         let is_refused = |stream: &&Stream| {
             !self.may_wait(stream) || stream.core().timeline.wait_for(gate, tick).is_err()
         };
-        let refused = waits && streams.iter().filter(is_refused).count() > 0;
+        if waits && streams.iter().filter(is_refused).count() > 0 {
+            // Before others use the memory, or queue work behind the capture.
+            let _ = gate.sync_to(tick);
+        }
         self.ended.store(LET_GO, Ordering::SeqCst);
         for stream in &streams {
             let timeline = &stream.core().timeline;
@@ -232,9 +235,6 @@ impl Recorder {
             // Before the host waits: a host call that the gate waits for may ask about the stream.
             drop(changing);
             let _ = left.map_or(Ok(()), |tick| timeline.sync_to(tick));
-        }
-        if refused {
-            let _ = gate.sync_to(tick);
         }
     }
 

@@ -406,13 +406,34 @@ fn a_capture_whose_memory_the_host_waits_for_keeps_nobody_from_its_stream() {
     let (its, again) = (Arc::clone(&asked), stream.clone());
     watched.after("before_event_sync", move || {
         let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(again.is_idle().is_ok()));
+        // The stream refuses it, and the thread goes on.
+        std::thread::spawn(move || tell.send(again.is_idle().is_err()));
         let done = told.recv_timeout(Duration::from_secs(5));
         its.store(done == Ok(true), Ordering::Relaxed);
     });
     drop(capture.end().unwrap());
     assert!(watched.was_hooked(), "the host did not wait");
     assert!(asked.load(Ordering::Relaxed), "a lock is held meanwhile");
+}
+
+#[test]
+fn memory_of_a_capture_is_not_used_ahead_of_what_the_host_waits_for_as_it_ends() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let capture = stream.begin_capture().unwrap();
+    let buffer = Arc::new(pool.alloc_typed::<u32>(&stream, 1000).unwrap());
+    watched.fail("event_wait", 1, false);
+    let (tell, told) = mpsc::channel();
+    let its = Arc::clone(&buffer);
+    watched.after("before_event_sync", move || {
+        let used = std::thread::spawn(move || its.view().download(&other).is_ok());
+        tell.send(used.join().unwrap()).unwrap();
+    });
+    let graph = capture.end().unwrap();
+    assert_eq!(told.try_recv(), Ok(false));
+    assert!(buffer.download().is_ok());
+    drop(graph);
 }
 
 #[test]
