@@ -114,15 +114,18 @@ impl Recorder {
     }
 
     /// Adds `stream`, which is about to be captured: from now on, memory allocated and freed on it belongs to
-    /// the graph.
+    /// the graph. Returns false if another thread has added it meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is under capture already, where a host call would have to wait for a copy, or if the
+    /// [`Error::Invalid`] if it is under another capture, where a host call would have to wait for a copy, or if the
     /// capture ends meanwhile; any error of the driver. The stream is then unchanged.
-    pub(super) fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
+    pub(super) fn enter(self: &Arc<Self>, stream: &Stream) -> Result<bool> {
         let timeline = &stream.core().timeline;
         timeline.refuse_while_outside()?;
         let changing = timeline.change(true)?;
+        if timeline.is_under(self) {
+            return Ok(false);
+        }
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
             return Err(Error::invalid(
                 "stream",
@@ -140,15 +143,15 @@ impl Recorder {
         let entered = (timeline.enter(self))
             .and_then(|()| gate.wait_for(timeline, timeline.queued_tick()))
             .and_then(|_| timeline.wait_for_calls());
-        if entered.is_err() {
+        if let Err(error) = entered {
             self.let_back(stream, Some(changing));
-            return entered;
+            return Err(error);
         }
         // A pool that began to use the stream after the first loop has not seen the recorder.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
         }
-        Ok(())
+        Ok(true)
     }
 
     fn join(&self, stream: &Stream) -> Result<()> {
@@ -341,9 +344,12 @@ impl Recorder {
 
     /// Makes `stream`, which is not under capture, join after everything captured on `from`.
     pub(super) fn fork(self: &Arc<Self>, from: &Stream, stream: &Stream) -> Result<()> {
-        self.enter(stream)?;
+        let joins = self.enter(stream)?;
         let joined = self.edge(&from.core().timeline, &stream.core().timeline);
-        joined.inspect_err(|_| self.withdraw(stream))
+        if joins && joined.is_err() {
+            self.withdraw(stream);
+        }
+        joined
     }
 
     /// Keeps `thing` as long as the graph lives. If the graph is gone, releases it and returns false.

@@ -55,7 +55,7 @@ impl CapturedRecord {
             ));
         };
         let joins = match stream.recorder() {
-            None => recorder.enter(stream).map(|()| true)?,
+            None => recorder.enter(stream)?,
             Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => false,
             Some(_) => {
                 return Err(Error::invalid(

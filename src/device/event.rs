@@ -369,4 +369,24 @@ mod tests {
         });
         drop(capture.end().unwrap());
     }
+
+    #[test]
+    fn a_stream_that_several_threads_have_join_a_capture_at_once_is_part_of_it() {
+        let device = Device::host().unwrap();
+        let [first, joins] = [(); 2].map(|()| device.stream().unwrap());
+        let events = [(); 2].map(|()| device.event().unwrap());
+        let capture = first.begin_capture().unwrap();
+        (events.iter()).for_each(|event| event.record(&first).unwrap());
+        let changing = joins.core().timeline.change(false).unwrap();
+        std::thread::scope(|scope| {
+            let by_event = events.each_ref().map(|it| scope.spawn(|| joins.wait(it)));
+            let by_stream = [(); 2].map(|()| scope.spawn(|| joins.wait_stream(&first)));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(changing);
+            let all = by_event.into_iter().chain(by_stream);
+            all.for_each(|waits| waits.join().unwrap().unwrap());
+        });
+        first.wait_stream(&joins).unwrap();
+        drop(capture.end().unwrap());
+    }
 }
