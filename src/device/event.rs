@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::captured_record::CapturedRecord;
 use super::raw::RawEvent;
 use super::structure::{Clock, Device, Stream, Timeline};
+use super::timeline::is_under_capture;
 use super::{beside, lock};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, pause};
@@ -126,10 +127,10 @@ impl Event {
                 }
                 Err(error) => {
                     *lock(&self.last) = before;
-                    if timeline.recorder().is_none() {
+                    if timeline.recorder().is_none() && !is_under_capture(&error) {
                         return Err(error);
                     }
-                    // The stream has entered a capture, or is about to leave one.
+                    // The stream has entered a capture, or is about to leave one, or has left it by now.
                     pause(looks);
                 }
             }
@@ -388,5 +389,30 @@ mod tests {
         });
         first.wait_stream(&joins).unwrap();
         drop(capture.end().unwrap());
+    }
+
+    #[test]
+    fn a_record_that_a_capture_keeps_out_is_made_if_the_capture_ends_meanwhile() {
+        let device = Device::host().unwrap();
+        let stream = device.stream().unwrap();
+        let event = device.event().unwrap();
+        let pause = || std::thread::sleep(Duration::from_millis(100));
+        std::thread::scope(|scope| {
+            // The other thread has seen no capture, then sees one, and then none again.
+            let kept = lock(&event.last);
+            let records = scope.spawn(|| event.record(&stream));
+            pause();
+            let capture = stream.begin_capture().unwrap();
+            let raw = lock(&stream.core().timeline.raw);
+            drop(kept);
+            pause();
+            let kept = lock(&event.last);
+            drop(raw);
+            pause();
+            drop(capture.end().unwrap());
+            drop(kept);
+            records.join().unwrap().unwrap();
+        });
+        event.synchronize().unwrap();
     }
 }
