@@ -1,7 +1,8 @@
 //! What is kept, and for how long.
 
 use super::{of, streams};
-use crate::device::timeline::{MARKS, SHORT_CLOCK};
+use crate::device::timeline::MARKS;
+use crate::device::timeline::waits::SHORT_CLOCK;
 use crate::device::{Device, lock};
 
 #[test]
