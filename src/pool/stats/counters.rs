@@ -98,7 +98,7 @@ impl Elsewhere {
         let [count, all, beyond] = &self.0[class(bytes)];
         all.fetch_add(bytes, Ordering::Relaxed);
         if bytes > requested {
-            beyond.fetch_add(bytes - requested, Ordering::Relaxed);
+            beyond.fetch_add(bytes - requested, Ordering::Release);
         }
         count.fetch_add(1, Ordering::AcqRel) & RETIRED != 0
     }
@@ -114,8 +114,10 @@ impl Elsewhere {
     }
 
     pub(crate) fn sums(&self) -> [Blocks; 2] {
-        self.0.each_ref().map(|class| {
-            let [count, bytes, beyond] = class.each_ref().map(|it| it.load(Ordering::Relaxed));
+        self.0.each_ref().map(|[count, bytes, beyond]| {
+            // First: of a block counted meanwhile, too many bytes are freed, so that no peak is too high.
+            let beyond = beyond.load(Ordering::Acquire);
+            let [count, bytes] = [count, bytes].map(|it| it.load(Ordering::Relaxed));
             Sums([count & !RETIRED, bytes, bytes.wrapping_sub(beyond)])
         })
     }

@@ -26,6 +26,24 @@ fn sums_are_compared_and_added_field_by_field() {
     assert_eq!([1, SMALL_BYTES, SMALL_BYTES + 1].map(class), [0, 0, 1]);
 }
 
+/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
+#[cfg(loom)]
+mod models {
+    use super::*;
+
+    #[test]
+    fn a_block_freed_elsewhere_during_a_read_makes_no_more_bytes_live() {
+        loom::model(|| {
+            let elsewhere = Arc::new(Elsewhere::default());
+            let theirs = Arc::clone(&elsewhere);
+            let free = loom::thread::spawn(move || _ = theirs.add(100, 50));
+            let [Sums(freed), _] = elsewhere.sums();
+            assert!(freed.iter().all(|&freed| freed <= 100), "{freed:?}");
+            free.join().unwrap();
+        });
+    }
+}
+
 /// A block, and the bytes that were asked for.
 type Held = (u64, u64);
 
