@@ -20,6 +20,8 @@ pub(crate) enum State {
     Unused,
     Allocated,
     Free,
+    /// Free memory that a job has.
+    Held,
     Unmapped,
     /// The memory is mapped elsewhere by now, and still mapped here.
     Stale,

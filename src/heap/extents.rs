@@ -375,6 +375,13 @@ impl Extents {
         self.changes += 1;
     }
 
+    /// Takes [`start`, `start + bytes`) of a hole for a job. It keeps the hole's history.
+    pub(crate) fn hold(&mut self, hole: Id, start: u64, bytes: u64) -> Id {
+        let held = self.take_window(hole, start, bytes, self.get(hole).epoch.stream);
+        self.get_mut(held).state = State::Held;
+        held
+    }
+
     /// Turns a stale, reserved or held extent into a gap, merges it with neighbouring gaps and returns the gap.
     pub(crate) fn retired(&mut self, id: Id) -> Id {
         let Extent { prev, next, .. } = *self.get(id);
@@ -405,7 +412,7 @@ impl Extents {
             let unit = match extent.state {
                 State::Unused => return Err(format!("unused record {id} is in the list")),
                 State::Unmapped | State::Stale | State::Reserved => granule,
-                State::Free | State::Allocated => UNIT,
+                State::Free | State::Held | State::Allocated => UNIT,
             };
             let is_even = extent.start % unit == 0 && extent.bytes % unit == 0;
             ensure!(is_even => "extent {id} {extent:?} is not on multiples of {unit}");

@@ -288,7 +288,7 @@ impl Core {
             .give(id, epoch, |extent| is_done(streams, extent.epoch));
     }
 
-    /// Frees memory that a job [held](Core::hold), to be as it was before.
+    /// Frees memory that a job held, to be as it was before.
     pub(super) fn let_go(&mut self, held: Id) {
         self.give(held, self.extents.get(held).epoch);
     }
@@ -340,7 +340,7 @@ impl Core {
         ensure!(self.slabs.histories().all(may_come) => "a free slot waits for no record");
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
-            let needs = matches!(extent.state, State::Free | State::Allocated);
+            let needs = matches!(extent.state, State::Free | State::Held | State::Allocated);
             let is_mapped = |at| self.arena.frame_at(at).is_some();
             let agrees = [extent.start, extent.end() - 1].map(is_mapped) == [needs; 2];
             ensure!(agrees => "extent {id} {extent:?} does not agree with the mappings");
@@ -349,7 +349,7 @@ impl Core {
                 "hole {id} {extent:?} waits for a tick that no record will make");
         }
         let (counted, jobs) = (self.live(), self.under_way.jobs);
-        // What jobs hold counts nowhere.
+        // A block that a job has for a request does not count yet.
         ensure!(counted == taken || jobs > 0 && counted < taken =>
             "blocks have {taken} bytes, counted {counted}, beside {jobs} jobs");
         ensure!(mapped == frames => "extents cover {mapped} mapped bytes of {frames}");

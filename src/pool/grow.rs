@@ -124,7 +124,7 @@ impl Core {
         while start < end {
             at = self.extents.seek(at, start);
             let bytes = self.extents.get(at).end().min(end) - start;
-            at = self.hold(at, start, bytes);
+            at = self.extents.hold(at, start, bytes);
             start += bytes;
             free.push(at);
         }

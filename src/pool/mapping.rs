@@ -113,18 +113,12 @@ impl Core {
         std::iter::successors(at(from), move |(_, frame)| at(frame.end()))
     }
 
-    /// Takes a part of a hole for a job. It keeps the hole's history.
-    pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64) -> Id {
-        let stream = self.extents.get(hole).epoch.stream;
-        self.extents.take_window(hole, start, bytes, stream)
-    }
-
     /// Holds idle frames; those of one hole ascend.
     pub(super) fn hold_frames(&mut self, idle: &[IdleFrame]) -> Vec<IdleFrame> {
         let mut held = idle.to_vec();
         // From the last on: the rest of the hole, below, keeps its id.
         for it in held.iter_mut().rev() {
-            it.hole = self.hold(it.hole, it.frame.start, it.frame.bytes);
+            it.hole = self.extents.hold(it.hole, it.frame.start, it.frame.bytes);
         }
         held
     }

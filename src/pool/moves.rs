@@ -57,7 +57,7 @@ impl Shared {
         let held: Vec<Id> = holes.filter(stays).collect();
         for &id in &held {
             let hole = *core.extents.get(id);
-            core.hold(id, hole.start, hole.bytes);
+            core.extents.hold(id, hole.start, hole.bytes);
         }
         MovesGuard(core, held)
     }
@@ -67,7 +67,7 @@ impl Core {
     /// (offset, bytes, whether allocated) of every mapped extent, in address order.
     pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> {
         self.extents.iter().filter_map(|(_, extent)| {
-            let taken = extent.state == State::Allocated;
+            let taken = matches!(extent.state, State::Allocated | State::Held);
             let mapped = taken || extent.state == State::Free;
             mapped.then_some((extent.start, extent.bytes, taken))
         })
@@ -184,7 +184,7 @@ impl Core {
         let mut hole = self.extents.seek(self.extents.first(), run.start);
         for (id, frame) in frames {
             self.arena.settle(id, place(frame.start));
-            let part = self.hold(hole, frame.start, frame.bytes);
+            let part = self.extents.hold(hole, frame.start, frame.bytes);
             self.extents.vacate(part);
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;

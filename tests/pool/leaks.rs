@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 
 use warpool::host::{HostPool, HostPoolConfig, Loader, Spill};
-use warpool::pool::{Relief, tag_scope};
+use warpool::pool::{PieceState, Relief, tag_scope};
 use warpool::{Device, Pool, PoolConfig};
 
 const CHILD: &str = "WARPOOL_TEST_LEAKING_CHILD";
@@ -41,6 +41,22 @@ fn a_tracked_pool_names_each_live_block_with_its_tag_size_stream_and_address() {
     drop((weights, plain));
     warpool::Block::from(scratch).free_on(&a).unwrap();
     assert!(pool.leak_report().blocks.is_empty());
+}
+
+#[test]
+fn memory_that_is_going_back_to_the_device_is_no_live_block() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    drop(pool.alloc(&stream, 8 << 20).unwrap());
+    stream.synchronize().unwrap();
+    let (theirs, (say, said)) = (pool.clone(), channel());
+    watched.after("before_unmap", move || {
+        let live = theirs.snapshot().bytes(PieceState::Live);
+        say.send((theirs.leak_report().blocks.len(), live)).unwrap();
+    });
+    assert_eq!(pool.trim(0).unwrap(), 8 << 20);
+    assert_eq!(said.recv().unwrap(), (0, 0));
 }
 
 #[test]

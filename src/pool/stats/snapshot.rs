@@ -203,7 +203,7 @@ impl Shared {
                 }
                 let state = match it.state {
                     State::Allocated => PieceState::Live,
-                    State::Free => PieceState::Hole,
+                    State::Free | State::Held => PieceState::Hole,
                     State::Stale => PieceState::Retiring,
                     _ => continue,
                 };
