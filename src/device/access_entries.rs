@@ -25,6 +25,8 @@ pub(super) enum By {
     Table(Arc<TableRecord>),
     /// Every launch of a graph, whose work was captured from the stream.
     Graph(Arc<GraphRecord>, Arc<Timeline>),
+    /// Every launch of the graph whose memory the buffer is in: it uses the bytes for what was freed before.
+    Launches(Arc<GraphRecord>),
 }
 
 /// A range of bytes of the buffer, and whether they are written.
@@ -125,6 +127,7 @@ impl By {
             (Self::Graph(one, on), Self::Graph(two, at)) => {
                 Arc::ptr_eq(one, two) && on.uid == at.uid
             }
+            (Self::Launches(one), Self::Launches(two)) => Arc::ptr_eq(one, two),
             _ => false,
         }
     }
@@ -132,7 +135,7 @@ impl By {
     pub(super) fn tick(&self) -> u64 {
         match self {
             Self::Home(tick) | Self::Stream(_, tick) => *tick,
-            Self::Table(_) | Self::Graph(..) => 0,
+            Self::Table(_) | Self::Graph(..) | Self::Launches(_) => 0,
         }
     }
 
@@ -142,7 +145,7 @@ impl By {
             Self::Home(tick) => Some(Some((Arc::clone(home), *tick))),
             Self::Stream(timeline, tick) => Some(Some((Arc::clone(timeline), *tick))),
             Self::Table(table) => table.is_over().then(|| table.last()),
-            Self::Graph(graph, _) => graph.is_over().then(|| graph.last()),
+            Self::Graph(graph, _) | Self::Launches(graph) => graph.is_over().then(|| graph.last()),
         }
     }
 
@@ -157,7 +160,7 @@ impl By {
         match self {
             Self::Home(_) => Some(home),
             Self::Stream(timeline, _) => Some(timeline.uid),
-            Self::Table(_) | Self::Graph(..) => None,
+            Self::Table(_) | Self::Graph(..) | Self::Launches(_) => None,
         }
     }
 }
@@ -191,7 +194,9 @@ impl Entry {
         behind
             && match (&self.by, &old.by) {
                 (By::Graph(one, _), By::Graph(two, _)) => Arc::ptr_eq(one, two),
-                (By::Home(_) | By::Stream(..), By::Graph(graph, _)) => graph.is_over(),
+                (By::Home(_) | By::Stream(..), By::Graph(graph, _) | By::Launches(graph)) => {
+                    graph.is_over()
+                }
                 (By::Home(_) | By::Stream(..), _) => true,
                 _ => false,
             }

@@ -247,7 +247,9 @@ impl AccessLog {
                         waits.edges.push(Arc::clone(on));
                     }
                 }
-                By::Graph(graph, _) => waits.add_graph(graph),
+                // Within the capture, its streams come behind the allocation.
+                By::Launches(graph) if own.is_some_and(|own| Arc::ptr_eq(own, graph)) => {}
+                By::Graph(graph, _) | By::Launches(graph) => waits.add_graph(graph),
             }
         }
     }
@@ -319,15 +321,14 @@ impl AccessLog {
         );
     }
 
-    /// Adds an entry that each launch of `graph`, captured on `timeline`'s stream, writes the whole buffer.
-    pub(crate) fn launched(&self, timeline: &Arc<Timeline>, graph: &Arc<GraphRecord>) {
+    /// Adds an entry for a buffer in the memory of `graph`, captured on `timeline`'s stream: each launch writes it.
+    pub(crate) fn note_launches(&self, timeline: &Arc<Timeline>, graph: &Arc<GraphRecord>) {
         let span = Span {
             from: 0,
             to: END,
             writes: true,
         };
-        let by = By::Graph(Arc::clone(graph), Arc::clone(timeline));
-        self.stamp(timeline, span, by, true);
+        self.stamp(timeline, span, By::Launches(Arc::clone(graph)), true);
     }
 
     /// The work that must be done before the buffer's memory is reused: all entries except the home stream's.
@@ -338,6 +339,8 @@ impl AccessLog {
                 By::Home(_) => {}
                 By::Stream(timeline, tick) => left.marks.push((Arc::clone(timeline), *tick)),
                 By::Table(table) => left.marks.extend(table.last()),
+                // It keeps its memory in any case.
+                By::Launches(graph) => left.marks.extend(graph.last()),
                 By::Graph(graph, on) => {
                     // The recorder first: if the graph is gone, its last launch is final; if not, it keeps the memory.
                     let recorder = graph.recorder();

@@ -47,16 +47,20 @@ impl Block {
 
     /// All captures that have to keep the block when it is freed on `stream`: those of declared uses, of that stream
     /// and of the block's own; perhaps one several times. None if there is no capture, or only that of that stream, whose
-    /// memory the block is: any other may end between the waits and the free, which would not find it.
+    /// memory the block is: any other may end between the waits and the free, which would not find it. A graph keeps its
+    /// own memory in any case.
     fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
         let left = left.filter(|graph| !graph.is_over()).cloned();
-        let declared: Vec<_> = (streams.filter_map(Stream::recorder)).chain(left).collect();
+        let declared = (streams.filter_map(Stream::recorder)).chain(left);
+        let private = self.lane().private.as_ref();
+        let has_memory =
+            |it: &Arc<Recorder>| private.is_some_and(|of| Arc::ptr_eq(&of.recorder, it));
+        let declared: Vec<_> = declared.filter(|it| !has_memory(it)).collect();
         let theirs = stream.timeline.recorder();
         let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
-        let private = self.lane().private.as_ref();
-        let has_memory = private.is_some_and(|it| is_theirs(&it.recorder));
+        let has_memory = theirs.as_ref().is_some_and(has_memory);
         if (theirs.is_none() || has_memory) && declared.iter().all(is_theirs) {
             return Vec::new();
         }

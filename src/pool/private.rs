@@ -156,7 +156,7 @@ impl Block {
     /// bytes for what was freed before.
     pub(crate) fn note_launches(&self, log: &AccessLog) {
         if let Some(private) = &self.lane().private {
-            log.launched(&self.lane().stream.timeline, private.recorder.record());
+            log.note_launches(&self.lane().stream.timeline, private.recorder.record());
         }
     }
 }

@@ -34,6 +34,7 @@ on_every_device! {
     a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keeps,
     a_block_from_before_a_capture_that_is_dropped_in_it_returns_behind_its_launches,
     the_figures_tell_a_graphs_memory_from_live_blocks,
+    a_typed_buffer_of_a_graphs_memory_that_is_dropped_after_the_capture_counts_once,
     a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks,
     graphs_come_and_go_and_leave_nothing,
     a_graph_takes_the_memory_of_one_that_is_gone_before_the_pool_grows,
@@ -644,6 +645,28 @@ fn the_figures_tell_a_graphs_memory_from_live_blocks(device: &Device) {
     let stats = pool.stats();
     assert_eq!((stats.graphs, stats.allocated.current), (0, 8192));
     drop(outside);
+}
+
+fn a_typed_buffer_of_a_graphs_memory_that_is_dropped_after_the_capture_counts_once(
+    device: &Device,
+) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    let mut used = pool.alloc_typed::<u8>(&stream, 3 << 20).unwrap();
+    used.view_mut().fill(&stream, 1).unwrap();
+    let unused = pool.alloc_typed::<u8>(&stream, 1 << 20).unwrap();
+    let graph = capture.end().unwrap();
+    let figures = || (pool.stats().allocated.current, graph.memory().bytes());
+    assert_eq!(figures(), (4 * MIB, 4 * MIB));
+    drop(used);
+    assert_eq!(figures(), (MIB, 4 * MIB));
+    drop(unused);
+    assert_eq!(figures(), (0, 4 * MIB));
+    graph.launch(&stream).unwrap();
+    stream.synchronize().unwrap();
+    drop(graph);
+    assert_eq!(pool.stats().graphs, 0);
 }
 
 fn a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keeps(device: &Device) {
