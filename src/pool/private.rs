@@ -154,8 +154,11 @@ pub(super) fn keep_for(
 impl Block {
     /// Notes in the log of a buffer in a graph's memory that launches use it, also if captured work does not: they use its
     /// bytes for what was freed before.
+    #[inline]
     pub(crate) fn note_launches(&self, log: &AccessLog) {
-        if let Some(private) = &self.lane().private {
+        if self.is_private()
+            && let Some(private) = &self.lane().private
+        {
             log.note_launches(&self.lane().stream.timeline, private.recorder.record());
         }
     }
