@@ -16,7 +16,8 @@ Several pools are compared by naming them: --plugs new=a.so,old=b.so. --limits 1
 than so many MiB, one after another; --left 1.1,1.05 has a device on which no more is free than this many times what the
 program's blocks have at their peak, and what it takes besides. `pooled` prints, per program and peer, in
 how many rounds of all files both ran, and the median, the tenth and the ninetieth percentile of the pool's speed
-over the peer's: rounds of all hosts and of all versions of the pool that were recorded. `limited` prints what each
+over the peer's: rounds of all hosts and of all versions of the pool that were recorded. `sittings` prints the medians
+of each file that has --least rounds of a program. `limited` prints what each
 allocator did under --limits or --left: seconds, or where it ran out of memory.
 """
 
@@ -181,9 +182,10 @@ def rounds_of(path):
     return by_round
 
 
-def pooled(asked):
-    speeds, seen = {}, set()
-    for path in asked.runs:
+def speeds(paths):
+    """Of every round that is there: its file, its program, a peer, and the pool's speed over the peer's."""
+    seen = set()
+    for path in paths:
         for (program, *_), its in rounds_of(path).items():
             pool = its.get("warpool")
             for peer in ("native", "expandable", "cuda-async"):
@@ -191,10 +193,15 @@ def pooled(asked):
                 # Some files hold rounds of others.
                 if None not in pair and pair not in seen:
                     seen.add(pair)
-                    by_peer = speeds.setdefault(program, {})
-                    by_peer.setdefault(peer, []).append(pair[3] / pair[2])
+                    yield path, program, peer, pair[3] / pair[2]
+
+
+def pooled(asked):
+    of_all = {}
+    for _, program, peer, speed in speeds(asked.runs):
+        of_all.setdefault(program, {}).setdefault(peer, []).append(speed)
     lines = []
-    for program, by_peer in sorted(speeds.items()):
+    for program, by_peer in sorted(of_all.items()):
         line = dict(program=program)
         for peer, its in by_peer.items():
             its.sort()
@@ -204,6 +211,19 @@ def pooled(asked):
             line[f"{peer} p90"] = round(its[-1 - len(its) // 10], 3)
         lines.append(line)
     write(asked, "The pool's speed over that of its peers, all recorded rounds", "NVIDIA H200", lines)
+
+
+def sittings(asked):
+    of_file = {}
+    for path, program, peer, speed in speeds(asked.runs):
+        of_file.setdefault((program, path.name), {}).setdefault(peer, []).append(speed)
+    lines = []
+    for (program, name), by_peer in sorted(of_file.items()):
+        rounds = max(map(len, by_peer.values()))
+        if rounds >= asked.least:
+            medians = {peer: round(statistics.median(its), 3) for peer, its in by_peer.items()}
+            lines.append(dict(program=program, record=name, rounds=rounds) | medians)
+    write(asked, "The pool's speed over that of its peers, by record", "NVIDIA H200", lines)
 
 
 def table(asked):
@@ -268,10 +288,14 @@ def main():
     pools = verbs.add_parser("pooled")
     pools.add_argument("runs", type=Path, nargs="+")
     pools.set_defaults(do=pooled)
+    sits = verbs.add_parser("sittings")
+    sits.add_argument("runs", type=Path, nargs="+")
+    sits.add_argument("--least", type=int, default=5)
+    sits.set_defaults(do=sittings)
     limits = verbs.add_parser("limited")
     limits.add_argument("runs", type=Path, nargs="+")
     limits.set_defaults(do=limited)
-    for verb in (tables, pools, limits):
+    for verb in (tables, pools, sits, limits):
         for name in ("driver", "commit", "date", "command"):
             verb.add_argument(f"--{name}", default="")
     asked = parser.parse_args()
