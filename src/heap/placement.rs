@@ -111,17 +111,21 @@ fn around(
     ]
 }
 
-/// The window that maps the fewest bytes. Among equals, the one with the most hole bytes, so that the rest of the
-/// last granule is one piece; then the lowest.
-pub(crate) fn cheapest(
-    extents: &Extents,
+/// The windows for a request of `bytes` over every gap and the `usable` holes beside it.
+pub(crate) fn windows<'a>(
+    extents: &'a Extents,
     bytes: u64,
     granule: u64,
-    usable: impl Fn(&Extent) -> bool,
-) -> Option<Placement> {
-    let around = |gap| around(extents, gap, bytes, granule, &usable);
-    (extents.gaps().flat_map(around).flatten())
-        .min_by_key(|window| (window.to_map, Reverse(window.leans()), window.start))
+    usable: impl Fn(&Extent) -> bool + 'a,
+) -> impl Iterator<Item = Placement> + 'a {
+    let around = move |gap| around(extents, gap, bytes, granule, &usable);
+    extents.gaps().flat_map(around).flatten()
+}
+
+/// The window that maps the fewest bytes. Among equals, the one with the most hole bytes, so that the rest of the
+/// last granule is one piece; then the lowest.
+pub(crate) fn cheapest(windows: impl Iterator<Item = Placement>) -> Option<Placement> {
+    windows.min_by_key(|window| (window.to_map, Reverse(window.leans()), window.start))
 }
 
 #[cfg(test)]

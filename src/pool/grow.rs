@@ -11,7 +11,7 @@ use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use crate::arena::{Kept, Made};
 use crate::error::{Error, Result};
-use crate::heap::placement::{Placement, cheapest};
+use crate::heap::placement::{Placement, cheapest, windows};
 use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex};
 
 impl Core {
@@ -64,7 +64,7 @@ impl Core {
         let most = small.max(beside).saturating_sub(self.held());
         let most = most.max(slack).min(self.room());
         let usable = |hole: &Extent| self.is_behind(stream, hole.epoch);
-        let find = || cheapest(&self.extents, bytes, self.arena.granule(), usable);
+        let find = || cheapest(windows(&self.extents, bytes, self.arena.granule(), usable));
         let placement = (bytes <= most).then(find)?.filter(|it| it.to_map <= most)?;
         self.begin_mapping(stream, placement, &[])
     }

@@ -5,7 +5,7 @@
 
 use super::core::Core;
 use crate::arena::{Frame, FrameId};
-use crate::heap::placement::{Placement, cheapest};
+use crate::heap::placement::{Placement, cheapest, windows};
 use crate::heap::{Extent, Id, StreamIndex};
 
 /// A frame that lies wholly inside a hole.
@@ -47,14 +47,27 @@ impl Core {
         let usable = |hole: &Extent| {
             terms.pending && self.may_wait(hole.epoch) || self.is_behind(stream, hole.epoch)
         };
-        let placement = cheapest(&self.extents, bytes, self.arena.granule(), usable)?;
+        let find = || windows(&self.extents, bytes, self.arena.granule(), usable);
+        let mut placement = cheapest(find())?;
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
-        let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
-        let idle = match remaps {
-            true => first(self.idle(Some(&placement), usable), placement.to_map),
+        let remap = self.config.remap;
+        let new = if remap {
+            self.slack(bytes).min(room)
+        } else {
+            room
+        };
+        let all = match new < placement.to_map {
+            true => self.idle(usable),
             false => Vec::new(),
         };
+        let suffices = |at: &Placement| total(&beside(at, &all)).saturating_add(room) >= at.to_map;
+        if !suffices(&placement) {
+            // It may lean on the very handles that it lacks.
+            placement = cheapest(find().filter(suffices)).unwrap_or(placement);
+        }
+        let most = if remap { placement.to_map } else { 0 };
+        let idle = first(beside(&placement, &all), most);
         let lacking = placement.to_map.saturating_sub(total(&idle));
         let lacking = lacking.saturating_sub(room);
         let steals = match lacking {
@@ -69,15 +82,11 @@ impl Core {
         })
     }
 
-    /// Frames of `usable` holes outside `placement` that can be waited for; those of one hole ascend.
+    /// Frames of `usable` holes that can be waited for; those of one hole ascend.
     ///
     /// Holes that consist of whole frames come first: other holes leave parts of frames, which fit few requests.
     /// Then small holes come before large ones, which large requests need.
-    pub(super) fn idle(
-        &self,
-        placement: Option<&Placement>,
-        usable: impl Fn(&Extent) -> bool,
-    ) -> Vec<IdleFrame> {
+    pub(super) fn idle(&self, usable: impl Fn(&Extent) -> bool) -> Vec<IdleFrame> {
         if self.asleep {
             return Vec::new();
         }
@@ -88,10 +97,7 @@ impl Core {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
             (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)
         });
-        let frames = holes.into_iter().flat_map(|id| self.idle_in(id));
-        // The part of a hole outside the placement counts too.
-        let inside = |at: Frame| placement.is_some_and(|it| it.touches(at.start, at.end()));
-        frames.filter(|it| !inside(it.frame)).collect()
+        holes.into_iter().flat_map(|id| self.idle_in(id)).collect()
     }
 
     /// The idle frames of one hole, in address order.
@@ -122,6 +128,12 @@ impl Core {
         }
         held
     }
+}
+
+/// Those of `idle` outside the window; the part of a hole outside it counts too.
+pub(super) fn beside(window: &Placement, idle: &[IdleFrame]) -> Vec<IdleFrame> {
+    let touches = |it: &&IdleFrame| window.touches(it.frame.start, it.frame.end());
+    idle.iter().filter(|it| !touches(it)).copied().collect()
 }
 
 /// As many of `idle`, in their order, as fit into `left` bytes.

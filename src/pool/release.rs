@@ -6,7 +6,7 @@
 use super::ask::Ask;
 use super::core::{Core, is_done};
 use super::job::{Job, Part};
-use super::mapping::{IdleFrame, first, total};
+use super::mapping::{IdleFrame, beside, first, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
@@ -74,7 +74,7 @@ impl Core {
     pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Job> {
         let excess = self.arena.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
-        let idle = first(self.idle(None, usable), excess);
+        let idle = first(self.idle(usable), excess);
         let old = wait.then(|| std::mem::take(&mut self.retiring));
         self.begin_release(&idle, old.unwrap_or_default().into())
     }
@@ -90,7 +90,10 @@ impl Core {
     ) -> Option<Job> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch);
         let bytes = bytes + self.held().saturating_sub(self.limit());
-        let mut idle = self.idle(placement, usable);
+        let mut idle = self.idle(usable);
+        if let Some(window) = placement {
+            idle = beside(window, &idle);
+        }
         let few = placement.is_some() && total(&idle) < bytes;
         if few {
             return None;

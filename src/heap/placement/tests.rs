@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Placement, cheapest};
+use super::{Placement, cheapest, windows};
 use crate::heap::UNIT;
 use crate::heap::{Epoch, Extent, Extents, FRESH, NONE, State};
 
@@ -135,7 +135,7 @@ proptest! {
         let usable = |extent: &Extent| both || extent.epoch.stream != 2;
         let units = units(&extents, usable);
         let bytes = many * UNIT;
-        let found = cheapest(&extents, bytes, GRANULE, usable);
+        let found = cheapest(windows(&extents, bytes, GRANULE, usable));
         let said = cheapest_of_all(&extents, &units, bytes);
         let key = |it: Placement| (it.to_map, Reverse(it.leans()), it.start);
         // Beside holes that hold the request nothing is looked for.

@@ -154,7 +154,7 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> 
     let job = beside.or_else(|| {
         let refused = core.is_refused(climb.terms);
         let room = if refused { 0 } else { core.room() };
-        let all = total(&core.idle(None, |_| true)).saturating_add(room);
+        let all = total(&core.idle(|_| true)).saturating_add(room);
         let suffice = all >= climb.size.next_multiple_of(core.arena.granule());
         suffice.then(|| core.begin_trim(0, true))?
     });

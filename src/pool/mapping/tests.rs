@@ -79,7 +79,7 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
             at += granule;
         }
     }
-    let all = core.idle(None, |_| true);
+    let all = core.idle(|_| true);
     let mut seen: Vec<u64> = all.iter().map(|it| it.frame.start).collect();
     seen.sort_unstable();
     assert_eq!(seen, said);
@@ -88,7 +88,7 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
     for (bytes, count) in [(2 * granule, 2), (2 * granule - 1, 1), (0, 0)] {
         assert_eq!(super::first(all.clone(), bytes).len(), count);
     }
-    assert!(core.idle(None, |_| false).is_empty());
+    assert!(core.idle(|_| false).is_empty());
 }
 
 /// Three handles with a block in the second, and what is beyond it freed by another stream; no more
@@ -284,7 +284,7 @@ fn holes_that_are_whole_handles_give_theirs_first_and_then_the_smallest() {
         made.block(at * granule / 2, bytes * granule / 2);
     }
     let first = |granules: u64| {
-        let idle = super::first(made.core.idle(None, |_| true), granules * granule);
+        let idle = super::first(made.core.idle(|_| true), granules * granule);
         let starts = idle.iter().map(|it| it.frame.start / granule);
         starts.collect::<Vec<_>>()
     };
@@ -295,4 +295,37 @@ fn holes_that_are_whole_handles_give_theirs_first_and_then_the_smallest() {
         [8, 9, 4, 5, 6, 2],
         "then of the smallest of the rest"
     );
+}
+
+#[test]
+fn a_window_does_not_lean_on_the_handles_that_it_lacks_if_there_is_another() {
+    for remap in [true, false] {
+        let config = PoolConfig::default()
+            .handles(HandleSize::Granule)
+            .remap(remap);
+        let mut made = core(config, 4);
+        let granule = made.core.arena.granule();
+        let parts = |of: u64| of * granule / 16;
+        made.block(0, parts(6));
+        made.block(parts(32), parts(12));
+        let last = made.block(parts(44), parts(20));
+        // The second handle goes; then the fourth is idle, at the end of a hole larger than that of the first.
+        assert_eq!(trim(&mut made, 0), granule);
+        made.core.config.limit = Some(3 * granule);
+        made.free(last);
+        let grant = take_mapped(&mut made, parts(24)).unwrap();
+        assert_eq!(grant.is_some(), remap, "without remapping it is released");
+        if !remap {
+            let plan = made.core.plan(made.slot, parts(24), TERMS).unwrap();
+            assert_eq!((plan.lacking, plan.idle.len()), (granule, 0));
+            let job = (made.core).begin_giving_up(Some(&plan.placement), plan.lacking, true);
+            made.run(job).unwrap();
+        }
+        let grant = grant.or_else(|| take_mapped(&mut made, parts(24)).unwrap());
+        assert!(made.granted(grant.unwrap()) < 2 * granule);
+        assert_eq!(made.core.arena.reserved(), 3 * granule);
+        // One that even all memory does not serve gets the cheapest window, as before.
+        let plan = made.core.plan(made.slot, parts(80), TERMS).unwrap();
+        assert_ne!(plan.lacking, 0);
+    }
 }
