@@ -81,7 +81,7 @@ options! {
     /// ```
     PoolConfig:
 
-    /// Sets the most physical bytes the pool may hold. Without, the device's memory is the limit.
+    /// Sets the most physical bytes the pool may hold, in whole granules. Without, the device's memory is the limit.
     limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets the physical bytes above which the pool releases idle memory whose work is done, whenever a request or a

@@ -114,7 +114,7 @@ impl<T: Pod> GrowBuf<T> {
     /// the device has no room; what the driver said. The buffer is then as it was.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         refuse!(len > self.most => "len",
-            "{len} elements are more than the buffer's {}", self.most);
+            "{len} elements are more than the {} that Pool::grow_buf was given", self.most);
         let bytes = (len * size_of::<T>()) as u64;
         // No log has captured work of the application's own: the stream's capture says that there may be some.
         let kept = self.home.timeline.recorder().is_some() || self.log.is_in_a_graph();

@@ -332,7 +332,7 @@ impl Shared {
         }
         OutOfMemory {
             requested: bytes,
-            live: snapshot.bytes(PieceState::Live) + snapshot.grown,
+            live: snapshot.bytes(PieceState::Live) + grown,
             reserved: snapshot.reserved,
             limit,
             device_free: self.device.backend().free_bytes().ok(),

@@ -9,6 +9,7 @@ use super::GrowBuf;
 use crate::backend::HandleCounts;
 use crate::device::{Device, Stream, lock};
 use crate::error::Error;
+use crate::host::Contents;
 use crate::pool::{HandleSize, Pool, PoolConfig, Relief};
 use crate::sync::Mutex;
 
@@ -547,6 +548,23 @@ fn an_error_names_growing_memory_among_those_that_hold_most() {
     let refused = pool.alloc(home, 5 * granule).unwrap_err();
     assert_eq!(holders(refused, 5 * granule), [blocks]);
     drop(block);
+}
+
+#[test]
+fn an_error_of_a_pool_that_cannot_wake_counts_its_growing_buffers_as_live() {
+    let ground = ground(small().sleeps(true));
+    let granule = ground.granule as u64;
+    let buffer = ground.filled(3, 1);
+    let block = ground.pool.alloc(&ground.streams[0], granule).unwrap();
+    ground.pool.sleep(&[], Contents::Discarded).unwrap();
+    ground.pool.set_limit(granule);
+    let why = match ground.pool.wake(&[]) {
+        Err(Error::OutOfMemory(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let held: u64 = why.holders.iter().map(|(_, bytes, _)| bytes).sum();
+    assert_eq!((why.live, held), (4 * granule, 4 * granule));
+    drop((buffer, block));
 }
 
 #[test]
