@@ -232,8 +232,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] in a host call; what the driver said: memory that was ready is released all the same.
-    #[doc(alias = "empty_cache")]
-    #[doc(alias = "release_memory")]
+    #[doc(alias("empty_cache", "release_memory"))]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         may_wait()?;
         let (released, trimmed) = self.shared().trim(keep);
@@ -270,8 +269,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
-    #[doc(alias = "set_per_process_memory_fraction")]
-    #[doc(alias = "memory_fraction")]
+    #[doc(alias("set_per_process_memory_fraction", "memory_fraction"))]
     pub fn set_fraction(&self, part: f64) -> Result<()> {
         refuse!(!(part > 0.0 && part <= 1.0) => "part", "{part} is not in (0, 1]");
         let all = self.device().info().total_bytes;

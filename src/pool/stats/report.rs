@@ -108,11 +108,9 @@ impl Shared {
 impl Pool {
     /// All figures, by size class and by stream. Takes some microseconds; meanwhile allocations wait for it no longer
     /// than for each other.
-    #[doc(alias = "memory_stats")]
-    #[doc(alias = "memory_summary")]
-    #[doc(alias = "memory_allocated")]
-    #[doc(alias = "memory_reserved")]
-    #[doc(alias = "max_memory_allocated")]
+    #[doc(alias("memory_stats", "memory_summary", "get_memory_info"))]
+    #[doc(alias("memory_allocated", "max_memory_allocated"))]
+    #[doc(alias("memory_reserved", "max_memory_reserved"))]
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let shared = self.shared();
@@ -182,7 +180,7 @@ impl Pool {
     }
 
     /// Sets all peaks to the current values: those of the pool, its classes and its streams.
-    #[doc(alias = "reset_peak_memory_stats")]
+    #[doc(alias("reset_peak_memory_stats", "reset_memory_stats"))]
     pub fn reset_peaks(&self) {
         let shared = self.shared();
         let mut books = lock(&shared.books);
