@@ -68,6 +68,10 @@ pub(super) enum Op {
 /// queue's memory.
 const LONGEST_QUEUE: usize = 1 << 16;
 
+/// Most operations that the thread takes at once. A caller that a full queue blocks waits for no more of them, as a
+/// driver has room again after each.
+const BATCH: usize = 64;
+
 struct Queue {
     ops: VecDeque<Op>,
     /// Number of operations queued so far.
@@ -234,7 +238,8 @@ impl StreamQueue {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         queue.idle = false;
-        std::mem::swap(batch, &mut queue.ops);
+        let some = queue.ops.len().min(BATCH);
+        batch.extend(queue.ops.drain(..some));
         if queue.held > 0 {
             self.room.notify_all();
         }
@@ -350,4 +355,69 @@ fn run_op(op: Op) -> Result<()> {
         Op::Wait(place) => place.stream.wait_for(place.number),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// What a busy machine may take for something that waits for nothing.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn until(what: &str, is: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is() {
+            assert!(began.elapsed() < PATIENCE, "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_caller_that_a_full_queue_holds_goes_on_before_all_of_it_is_done() {
+        let stream = StreamQueue::start(Arc::new(Memory::new(4 << 20).unwrap())).unwrap();
+        let begun = Arc::new(AtomicUsize::new(0));
+        // A host call that waits until what is returned is dropped, and a thousand that wait for nothing behind it.
+        let gate = || -> Sender<()> {
+            let (open, opened) = channel();
+            let its = Arc::clone(&begun);
+            let call = move || {
+                its.fetch_add(1, Ordering::SeqCst);
+                let _ = opened.recv();
+            };
+            stream.push(Op::Call(Box::new(call))).unwrap();
+            open
+        };
+        let first = gate();
+        until("the first begins", || begun.load(Ordering::SeqCst) == 1);
+        let rest = [(); 2].map(|()| {
+            let open = gate();
+            for _ in 0..1000 {
+                stream.push(Op::Call(Box::new(|| ()))).unwrap();
+            }
+            open
+        });
+        drop(first);
+        until("the second begins", || begun.load(Ordering::SeqCst) == 2);
+        let [second, _third] = rest;
+        let (its, pushed) = (Arc::clone(&stream), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&pushed);
+        let caller = std::thread::spawn(move || {
+            while its.push(Op::Call(Box::new(|| ()))).is_ok() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        until("the queue is full", || lock(&stream.queue).held == 1);
+        let before = pushed.load(Ordering::SeqCst);
+        drop(second);
+        until("the third begins", || begun.load(Ordering::SeqCst) == 3);
+        until("the caller goes on", || {
+            pushed.load(Ordering::SeqCst) > before
+        });
+        stream.close();
+        caller.join().unwrap();
+    }
 }
