@@ -27,7 +27,9 @@ use crate::pool::{Pool, PoolBuf};
 /// use warpool::convert::ScalerConfig;
 ///
 /// let config = ScalerConfig::default().scale(1024.0).growth(2.0).backoff(0.25).interval(500);
-/// # let _ = config;
+/// // From a checkpoint: the scale and the good steps of the `ScalerState` that was read as it was written.
+/// let resumed = ScalerConfig::from((4096.0, 37)).interval(500);
+/// # let _ = (config, resumed);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScalerConfig {
@@ -35,6 +37,7 @@ pub struct ScalerConfig {
     growth: f32,
     backoff: f32,
     interval: u32,
+    good_steps: u32,
 }
 
 impl Default for ScalerConfig {
@@ -44,6 +47,18 @@ impl Default for ScalerConfig {
             growth: 2.0,
             backoff: 0.5,
             interval: 2000,
+            good_steps: 0,
+        }
+    }
+}
+
+/// The scale and the good steps in a row of a [`ScalerState`]: a scaler goes on as the one whose state that was.
+impl From<(f32, u32)> for ScalerConfig {
+    fn from((scale, good_steps): (f32, u32)) -> Self {
+        Self {
+            scale,
+            good_steps,
+            ..Self::default()
         }
     }
 }
@@ -226,7 +241,8 @@ impl GradScaler {
             inverse: 1.0 / config.scale,
             found: 0,
             skip: 0,
-            good_steps: 0,
+            // If the interval was longer then, the next good step has the scale grow.
+            good_steps: config.good_steps.min(config.interval - 1),
             interval: config.interval,
             growth: config.growth,
             backoff: config.backoff,

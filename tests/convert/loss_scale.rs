@@ -97,6 +97,43 @@ fn the_scale_doubles_after_the_interval_and_halves_on_overflow() {
     }
 }
 
+#[test]
+fn a_scaler_made_from_the_state_of_another_goes_on_as_that_does() {
+    for (pool, stream) in every_pool() {
+        let bad = holding(&pool, &stream, &[f32::NAN]);
+        let step = |scaler: &mut GradScaler, overflow: bool| {
+            if overflow {
+                // SAFETY: the buffer lives until the stream is done.
+                let view = unsafe { ViewMut::<f32>::from_raw(bad.addr(), 1) }.unwrap();
+                let mut gradients = Gradients::new(&pool, &stream, vec![view]).unwrap();
+                scaler.unscale(&stream, &mut gradients).unwrap();
+            }
+            scaler.update(&stream).unwrap();
+            let state = scaler.read(&stream).unwrap().wait().unwrap();
+            (state.scale, state.good_steps)
+        };
+        for before in 0..5 {
+            let mut first = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
+            for at in 0..before {
+                step(&mut first, at == 1);
+            }
+            let state = first.read(&stream).unwrap().wait().unwrap();
+            let resumed = ScalerConfig::from((state.scale, state.good_steps)).interval(3);
+            let mut second = GradScaler::new(&pool, &stream, resumed).unwrap();
+            for at in 0..8 {
+                let [one, other] = [&mut first, &mut second].map(|it| step(it, at == 5));
+                assert_eq!(one, other, "step {at} after {before}");
+            }
+        }
+        // With a shorter interval than it had, the scale grows at once.
+        for steps in [2, 3, u32::MAX] {
+            let resumed = ScalerConfig::from((8.0, steps)).interval(3);
+            let mut scaler = GradScaler::new(&pool, &stream, resumed).unwrap();
+            assert_eq!(step(&mut scaler, false), (16.0, 0), "{steps}");
+        }
+    }
+}
+
 /// The bits of a scaler's scale, and of one multiplied by its inverse, behind everything queued on `stream`.
 fn bits(
     scaler: &mut GradScaler,
