@@ -140,8 +140,6 @@ impl Core {
             slabs: Slabs::default(),
             asleep: false,
         };
-        let bytes = core.config.preallocate.min(core.limit()) / granule * granule;
-        core.create_frames(0, bytes)?;
         if core.pace.asks() {
             core.pace.most = core.held().saturating_add(core.arena.site().free_bytes());
         }

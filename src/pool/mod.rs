@@ -146,7 +146,7 @@ impl Pool {
     /// Makes a pool on `device`.
     ///
     /// # Errors
-    /// What the driver said to reserving addresses or preallocating memory.
+    /// [`Error::OutOfMemory`] if the device has too little for [`PoolConfig::preallocate`]; what the driver said.
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         Self::part_of(Weak::new(), device, config)
     }

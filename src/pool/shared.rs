@@ -32,10 +32,9 @@ impl Shared {
         if config.sleeps {
             device.let_sleep();
         }
+        let record = config.record.clone();
         let core = Core::new(device, config)?;
-        // Last, as it empties its file: a pool that cannot be made leaves an older recording alone.
-        let recording = Recording::asked_for(core.config.record.as_deref())?;
-        Ok(Self {
+        let mut shared = Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
             base: core.arena.base(),
@@ -55,8 +54,24 @@ impl Shared {
             awake: Arc::default(),
             asleep: Mutex::default(),
             books: Mutex::default(),
-            recording,
-        })
+            recording: None,
+        };
+        shared.preallocate()?;
+        // Last, as it empties its file: a pool that cannot be made leaves an older recording alone.
+        shared.recording = Recording::asked_for(record.as_deref())?;
+        Ok(shared)
+    }
+
+    fn preallocate(&self) -> Result<()> {
+        let mut core = self.core.lock();
+        let (most, granule) = (core.config.preallocate, core.arena.granule());
+        let bytes = most.min(core.limit()) / granule * granule;
+        let made = core.create_frames(0, bytes);
+        drop(core);
+        match made {
+            Err(error) if error.is_device_exhausted() => Err(self.out_of_memory(bytes)),
+            made => made,
+        }
     }
 
     /// The attached state, made by `make` on first use; `None` if it is of another type.

@@ -422,6 +422,13 @@ fn a_configuration_out_of_range_is_refused_or_harmless() {
     }
     let pool = Pool::new(&device, PoolConfig::default().limit(0)).unwrap();
     refused(pool.alloc(&stream, 1), "raise it");
+    let before = device.free_bytes().unwrap();
+    let all = PoolConfig::default().preallocate(u64::MAX);
+    match Pool::new(&device, all) {
+        Err(Error::OutOfMemory(why)) => assert!(why.requested > before && why.live == 0, "{why:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(device.free_bytes().unwrap(), before);
 }
 
 #[test]
