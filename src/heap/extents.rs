@@ -27,9 +27,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use super::bins::{Bins, UNIT};
-use super::ensure;
 use super::epoch::{Epoch, StreamIndex};
-use super::extent::{Extent, Id, NIL, SMALL_BYTES, State};
+use super::extent::{Extent, Id, NIL, State};
+use super::{Grant, ensure};
 
 #[repr(C)]
 pub(crate) struct Extents {
@@ -110,13 +110,6 @@ impl Extents {
 
     pub(crate) fn holes(&self) -> u64 {
         self.hole_sums.0
-    }
-
-    /// Bytes in holes of up to [`SMALL_BYTES`], and in larger ones.
-    pub(crate) fn hole_bytes_by_class(&self) -> [u64; 2] {
-        let large = self.holes_from(SMALL_BYTES + UNIT);
-        let large = large.map(|id| self.get(id).bytes).sum();
-        [self.hole_bytes() - large, large]
     }
 
     pub(crate) fn largest_hole(&self) -> u64 {
@@ -214,11 +207,13 @@ impl Extents {
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole.
     #[inline(always)]
-    pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
-        let end = self.get(id).start + bytes;
+    pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Grant {
+        let offset = self.get(id).start;
+        let end = offset + bytes;
         self.unfile(id);
         self.file_above(id, end);
         self.mark_taken(id, slot);
+        Grant { id, offset }
     }
 
     /// Cuts an extent that is not filed off at `end`, and files what lies above.

@@ -18,7 +18,7 @@ use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
 use crate::heap::slab::Slabs;
-use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, State, StreamIndex, ensure};
+use crate::heap::{Epoch, Extent, Extents, FRESH, Id, State, StreamIndex, ensure};
 use crate::sync::{Latch, LatchGuard};
 
 /// A slot, held: once all clones are dropped, another stream may get the slot.
@@ -237,26 +237,6 @@ impl Core {
             true => waited.max(theirs.timeline.done()),
             false => waited,
         }
-    }
-
-    /// Allocates the first `bytes` of the hole `id`.
-    #[inline(always)]
-    pub(super) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Grant {
-        self.extents.take(id, bytes, slot);
-        self.granted(id)
-    }
-
-    #[inline]
-    pub(super) fn granted(&self, id: Id) -> Grant {
-        Grant {
-            id,
-            offset: self.extents.get(id).start,
-        }
-    }
-
-    #[inline]
-    pub(super) fn note_live(&mut self) {
-        self.peak_taken = self.peak_taken.max(self.live());
     }
 
     /// The hole that begins where `id` ends, if it has at least `bytes`.

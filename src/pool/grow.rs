@@ -202,7 +202,8 @@ impl Core {
         mapping.lean.iter().for_each(|_| self.extents.join(id));
         self.extents.mark_taken(id, mapping.stream);
         self.merge_done_from(self.extents.get(id).next);
-        Some(self.granted(id))
+        let offset = self.extents.get(id).start;
+        Some(Grant { id, offset })
     }
 
     /// Maps new memory at [`from`, `to`) of a gap, under the lock. After a failure, what was mapped stays.

@@ -17,7 +17,7 @@ impl Core {
             false => self.ready(slot, bytes),
         }?;
         self.count_taken(slot, bytes, self.extents.get(id).epoch);
-        Some(self.take(id, bytes, slot))
+        Some(self.extents.take(id, bytes, slot))
     }
 
     /// Whether a request merges neighbouring holes of all streams: it is large, and free memory suffices for it.
@@ -102,7 +102,7 @@ impl Core {
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before + bytes);
         self.extents.join(id);
-        self.note_live();
+        self.peak_taken = self.peak_taken.max(self.live());
         true
     }
 

@@ -145,7 +145,7 @@ impl Lane {
     #[inline]
     pub(crate) fn served(&self, bytes: u64, mut core: CoreGuard<'_>) {
         core.active.add(bytes);
-        core.note_live();
+        core.peak_taken = core.peak_taken.max(core.live());
         self.shared.note_peak(&mut core, false);
         let is_over = core.is_over_soft_limit();
         drop(core);

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Core, Extent, Grant, Hold, PoolConfig, State};
+use super::{Core, Extent, Hold, PoolConfig, State};
 use crate::device::{Device, Stream};
 use crate::error::Result;
-use crate::heap::UNIT;
-use crate::heap::{Epoch, FRESH, Id, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex, UNIT};
 use crate::pool::job::Job;
 use crate::pool::{Pool, ask};
 
@@ -86,7 +85,7 @@ impl Made {
     /// Counts what a request was granted as a block; returns its offset.
     pub(in crate::pool) fn granted(&mut self, grant: Grant) -> u64 {
         self.core.active.add(self.core.extents.get(grant.id).bytes);
-        self.core.note_live();
+        self.core.peak_taken = self.core.peak_taken.max(self.core.live());
         self.core.check().unwrap();
         grant.offset
     }

@@ -81,7 +81,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     }
     let id = core.ready(climb.lane.slot, climb.size)?;
     core.count(Told::StreamWait(climb.size));
-    let block = core.take(id, climb.size, climb.lane.slot);
+    let block = core.extents.take(id, climb.size, climb.lane.slot);
     Some(Turn::Served(climb.cut(core, block)))
 }
 
@@ -99,7 +99,7 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     } else {
         let id = core.smallest_hole(climb.size)?;
         let epoch = core.extents.get(id).epoch;
-        (core.take(id, climb.size, stream), epoch)
+        (core.extents.take(id, climb.size, stream), epoch)
     };
     let waits = core.waits_for(stream, [epoch]);
     let taken = vec![Part::Taken(grant, climb.size, epoch)];

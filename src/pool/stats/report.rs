@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::counters::{Totals, class};
-use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
+use super::{BlockStats, ClassStats, Counter, PoolStats, SMALL_BYTES, StreamStats};
 use crate::device::{lock, stream_words};
 use crate::error::Bytes;
+use crate::heap::UNIT;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::structure::{Books, Lane, Served, Shared};
@@ -207,8 +208,10 @@ impl Pool {
 impl Core {
     /// Updates the gauges that are only taken at reads.
     fn sample(&mut self) {
-        let mut free = self.extents.hole_bytes_by_class();
-        free[0] += self.slabs.free_bytes();
+        let large = self.extents.holes_from(SMALL_BYTES + UNIT);
+        let large: u64 = large.map(|id| self.extents.get(id).bytes).sum();
+        let small = self.extents.hole_bytes() - large + self.slabs.free_bytes();
+        let mut free = [small, large];
         // Blocks of a sleeping pool have no memory.
         let small = (self.active.bytes()[0] + free[0]).min(self.arena.reserved());
         self.reserved.set([small, self.arena.reserved() - small]);

@@ -241,7 +241,7 @@ fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
     let epoch = made.core.extents.get(found).epoch;
     assert_eq!(epoch.stream, third);
     made.core.wait_for(slot, epoch);
-    let grant = made.core.take(found, 2 * UNIT, slot);
+    let grant = made.core.extents.take(found, 2 * UNIT, slot);
     assert_eq!((made.granted(grant), made.core.steps.waits), (8 * UNIT, 1));
     let found = made.core.smallest_hole(2 * UNIT).unwrap();
     assert_eq!(made.core.extents.get(found).epoch.stream, other);
