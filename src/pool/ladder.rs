@@ -50,10 +50,15 @@ const LADDER: &[Step] = &[
     |_, core| Some(Turn::Work(Job::asking(core.ask_of_old())?, false)),
     |_, core| Some(Turn::Work(core.begin_reaping()?, false)),
     steps::map,
-    steps::used_too,
+    // Before the request fails: memory that other streams still use, also with device waits switched off; then
+    // measures, cheap ones first. Each with another look for a place to map.
+    |climb, _| {
+        climb.terms.pending = true;
+        None
+    },
+    steps::used,
     steps::look,
-    // Before the request fails: measures, cheap ones first, each with another look for a place to map.
-    steps::pending_too,
+    steps::waiting,
     steps::map,
     steps::unify,
     steps::map,

@@ -41,14 +41,11 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     Some(Turn::Work(job, false))
 }
 
-/// As [`used_too`], if the pool may make streams wait now.
-pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    (core.config.reuse.device_wait).then(|| used_too(climb, core))?
-}
-
-/// Makes the stream of a used block that fits wait for its uses; if none fits, all streams for all uses.
-pub(super) fn used_too(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
-    let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
+/// Makes the stream of a used block that fits wait for its uses, if the request accepts such memory; if none fits, all
+/// streams for all uses.
+pub(super) fn used(climb: &mut Climb<'_>, _: &mut Core) -> Option<Turn> {
+    let transfer = (climb.terms.pending).then_some(&climb.lane.shared.transfer)?;
+    let waits = transfer.waits_for_used(climb.bytes, climb.size);
     Some(Turn::Work(Job::asking(waits)?, false))
 }
 
@@ -120,12 +117,6 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let has_all = plan.lacking == 0;
     let job = has_all.then(|| core.begin_mapping(climb.lane.slot, plan.placement, &plan.idle));
     Some(Turn::Work(job??, !refused))
-}
-
-/// With device waits switched off: takes memory that other streams still use only if the request fails otherwise.
-pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    climb.terms.pending = true;
-    waiting(climb, core)
 }
 
 /// Merges neighbouring holes of all streams, and frees slabs that several streams use, behind a wait for all.

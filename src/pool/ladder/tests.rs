@@ -390,6 +390,7 @@ fn a_stream_that_another_thread_drops_is_not_made_to_wait_for_what_a_request_fou
     assert!(its.free_used(&used, vec![(theirs, open)]));
     let (lane, timeline) = (world.lane(1), Arc::clone(&its.timeline));
     let mut climb = Climb::new(&lane, 2 * MIB, 2 * MIB, None);
+    climb.terms.pending = true;
     let turn = steps::used(&mut climb, &mut shared.core.lock());
     let Some(Turn::Work(job, false)) = turn else {
         panic!("it fits");
