@@ -14,11 +14,12 @@ use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::{Asked, Need, Pressure, Relief, ReliefStep};
 use super::stats::Told;
+use super::stats::leaks::holders;
 use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
 use super::tuning::MOST_WAITS;
 use super::{APPLICATION_RANK, FAMILY_RANK};
-use crate::device::{is_running, is_under_capture, lock};
+use crate::device::{is_running, is_under_capture, lock, stream_words};
 use crate::error::{Error, OutOfMemory, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
@@ -328,20 +329,22 @@ impl Shared {
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let growing = lock(&self.growing).clone();
         let (snapshot, limit) = (self.walk(), self.core.lock().limit());
-        let mut holders = self.holders(snapshot.pieces.clone());
+        let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
+        let mut holders = holders(&self.live(|| snapshot.pieces.clone()), words);
         let sizes = (growing.iter().map(|it| it.bytes())).filter(|&size| size > 0);
         let (grown, bufs) = sizes.fold((0, 0), |(sum, bufs), size| (sum + size, bufs + 1));
         if bufs > 0 {
             let at = holders.partition_point(|&(_, held, _)| held >= grown);
             holders.insert(at, ("growing memory".to_owned(), grown, bufs));
         }
+        let holes = (snapshot.pieces.iter()).filter(|it| it.state == PieceState::Hole);
         OutOfMemory {
             requested: bytes,
             live: snapshot.bytes(PieceState::Live) + grown,
             reserved: snapshot.reserved,
             limit,
             device_free: self.device.backend().free_bytes().ok(),
-            largest_hole: snapshot.largest_hole(),
+            largest_hole: holes.map(|it| it.bytes).max().unwrap_or(0),
             after_compaction: snapshot.after_compaction(),
             holders,
         }

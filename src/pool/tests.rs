@@ -54,7 +54,7 @@ fn a_report_shows_as_many_blocks_as_it_is_asked_for_and_how_many_follow() {
     assert_eq!(format!("{report:.2}"), of_two);
     assert_eq!(format!("{report:.0}"), head.clone() + "\n  and 3 more");
     assert_eq!(format!("{report:.9}"), head + &lines.concat());
-    let holders = pool.shared().holders(pool.snapshot().pieces);
+    let holders = holders(&report.blocks, |id| format!("stream {id}"));
     assert_eq!(holders, [("weights".to_string(), 600 << 10, 3)]);
 }
 

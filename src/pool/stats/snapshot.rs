@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 
-use super::leaks::{LeakReport, LiveBlock, Tracker, holders};
+use super::leaks::{LeakReport, LiveBlock, Tracker};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::size_class::is_slot;
@@ -97,11 +97,6 @@ impl Snapshot {
         pieces.map(|piece| piece.bytes).sum()
     }
 
-    pub(crate) fn largest_hole(&self) -> u64 {
-        let holes = self.pieces.iter().filter(|it| it.state == PieceState::Hole);
-        holes.map(|it| it.bytes).max().unwrap_or(0)
-    }
-
     /// Bytes of the largest hole if the caches were emptied, and the movable blocks between fixed blocks moved
     /// together.
     #[must_use]
@@ -153,7 +148,7 @@ impl fmt::Display for Snapshot {
 
 impl Shared {
     /// The live blocks without their streams' names: of the tracker, or of a walk's `pieces`.
-    fn live(&self, pieces: impl FnOnce() -> Vec<Piece>) -> Vec<LiveBlock> {
+    pub(crate) fn live(&self, pieces: impl FnOnce() -> Vec<Piece>) -> Vec<LiveBlock> {
         let block = |piece: Piece| LiveBlock {
             addr: piece.addr,
             bytes: piece.bytes,
@@ -169,12 +164,6 @@ impl Shared {
         (self.tracker.as_ref()).map_or_else(of_pieces, Tracker::live)
     }
 
-    /// (name, bytes, blocks) of live blocks by tag; in a pool that does not track, by stream, from `pieces`.
-    pub(crate) fn holders(&self, pieces: Vec<Piece>) -> Vec<(String, u64, u64)> {
-        let words = |id| stream_words(id, self.device.stream_name(id).as_deref());
-        holders(&self.live(|| pieces), words)
-    }
-
     /// A snapshot without names and tags.
     pub(crate) fn walk(&self) -> Snapshot {
         let mut made = Snapshot::default();
@@ -188,8 +177,9 @@ impl Shared {
                     stream: used_by.map(|it| it.timeline.uid),
                     stream_name: None,
                     // A block of a gate is a graph's segment.
-                    tag: used_by.and_then(|it| it.gate.then_some("graph memory")),
-                    movable,
+                    tag: (used_by.filter(|it| it.gate && state == PieceState::Live))
+                        .map(|_| "graph memory"),
+                    movable: movable && state == PieceState::Live,
                 }
             };
             let slabs = core.slabs.by_extent();
@@ -216,11 +206,8 @@ impl Shared {
         // Without the lock, as this takes longest.
         for it in &mut made.pieces {
             if it.state == PieceState::Live && cached.contains(&(it.addr - self.base, it.bytes)) {
-                it.state = PieceState::Cached;
+                (it.state, it.tag, it.movable) = (PieceState::Cached, None, false);
             }
-            let is_live = it.state == PieceState::Live;
-            it.movable &= is_live;
-            it.tag.take_if(|_| !is_live);
         }
         made
     }
