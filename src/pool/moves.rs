@@ -47,14 +47,9 @@ impl Drop for MovesGuard<'_> {
 
 impl Shared {
     pub(crate) fn lock_for_moves(&self) -> MovesGuard<'_> {
-        drop(self.lock_drained());
-        let mut core = self.core.lock();
-        let is_captured =
-            |&slot: &StreamIndex| core.timeline(slot).is_some_and(|it| it.is_captured());
-        let captured = (1..core.extents.slots()).filter(is_captured);
-        let holes = captured.flat_map(|slot| core.extents.holes_of(slot, UNIT));
+        let mut core = self.lock_drained();
         let stays = |&id: &Id| !core.may_wait(core.extents.get(id).epoch);
-        let held: Vec<Id> = holes.filter(stays).collect();
+        let held: Vec<Id> = core.extents.holes_from(UNIT).filter(stays).collect();
         for &id in &held {
             let hole = *core.extents.get(id);
             core.extents.hold(id, hole.start, hole.bytes);
