@@ -17,7 +17,7 @@ use super::cache::Cached;
 use super::observers::Event;
 use super::structure::{Block, Lane, LaneState, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{AccessLog, Addr, Kept, Recorder, Stream, Timeline, is_running, lock};
+use crate::device::{AccessLog, Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::sync::{Mutex, latch};
@@ -244,11 +244,6 @@ impl Lane {
 
     /// Frees on this lane a block that a graph keeps or will keep; false for another block.
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
-        if is_running() && std::ptr::eq(self, home) {
-            // This calls the driver.
-            self.free_late(block, requested);
-            return true;
-        }
         let timeline = &self.stream.timeline;
         let routed = latch(&self.state).captured.clone();
         let begins = || {

@@ -23,15 +23,6 @@ use crate::pool::structure::{Lane, Others, Used};
 use crate::sync::latch;
 
 impl Others {
-    /// Adds a block of a retired lane; false if the lane has ended.
-    pub(crate) fn enter_again(&self) -> bool {
-        let more = |blocks| (blocks > 0).then_some(blocks + 1);
-        let entered = self
-            .outstanding
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        entered.is_ok()
-    }
-
     /// Takes a block away; true if that ends the lane.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {

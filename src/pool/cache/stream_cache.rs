@@ -9,6 +9,7 @@
 //! it finds memory of another stream, but needs no wait for it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::device::{Addr, StreamCore, beside, is_running, lock};
@@ -162,7 +163,10 @@ impl Lane {
     /// [`Error::Invalid`] if the lane has ended: nothing keeps it alive for a block.
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> Result<()> {
         let mut state = latch(&self.state);
-        let has_ended = self.others.elsewhere.is_retired() && !self.others.enter_again();
+        let more = |blocks| (blocks > 0).then_some(blocks + 1);
+        let out = &self.others.outstanding;
+        let enter = || out.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        let has_ended = self.others.elsewhere.is_retired() && enter().is_err();
         refuse!(has_ended => "pool", "it is closed: make another");
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         Ok(())
@@ -307,20 +311,23 @@ impl Lane {
         requested: u64,
     ) {
         // Also while a capture begins: a record may not cover the tick before the capture is over.
-        if home.private.is_some() || state.captured.is_some() || self.timeline.is_captured() {
+        let kept =
+            home.private.is_some() || state.captured.is_some() || self.timeline.is_captured();
+        // In a host call the driver may keep another thread, which has the core, until the call has run.
+        let late = is_running() && std::ptr::eq(self, home);
+        if late && (kept || self.is_observed) {
+            drop(state);
+            return self.free_late(block, requested);
+        }
+        if kept {
             drop(state);
             if self.free_captured(home, block, requested) {
                 return;
             }
             state = latch(&self.state);
         }
-        // In a host call the driver may keep another thread, which has the core, until the call has run.
-        let late = is_running() && std::ptr::eq(self, home);
         if self.is_observed {
             drop(state);
-            if late {
-                return self.free_late(block, requested);
-            }
             // No graph keeps it, whatever capture begins from now on.
             Block::freed(home, &block, requested).tell(Event::Free(&self.stream));
             // A record in between is ahead of what was told.
