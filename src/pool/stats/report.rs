@@ -208,19 +208,17 @@ impl Pool {
 impl Core {
     /// Updates the gauges that are only taken at reads.
     fn sample(&mut self) {
-        let large = self.extents.holes_from(SMALL_BYTES + UNIT);
-        let large: u64 = large.map(|id| self.extents.get(id).bytes).sum();
-        let small = self.extents.hole_bytes() - large + self.slabs.free_bytes();
-        let mut free = [small, large];
-        // Blocks of a sleeping pool have no memory.
-        let small = (self.active.bytes()[0] + free[0]).min(self.arena.reserved());
-        self.reserved.set([small, self.arena.reserved() - small]);
-        for id in self.extents.holes_from(self.arena.granule()) {
-            let hole = self.extents.get(id);
-            let idle = self.idle_in(id).map(|it| it.frame.bytes);
-            free[class(hole.bytes)] -= idle.sum::<u64>();
+        let (mut large, mut idle) = (0, [0; 2]);
+        for id in (self.extents).holes_from(self.arena.granule().min(SMALL_BYTES + UNIT)) {
+            let bytes = self.extents.get(id).bytes;
+            large += bytes * class(bytes) as u64;
+            idle[class(bytes)] += self.idle_in(id).map(|it| it.frame.bytes).sum::<u64>();
         }
-        self.inactive_split.set(free);
+        let free = self.extents.hole_bytes() - large + self.slabs.free_bytes();
+        // Blocks of a sleeping pool have no memory.
+        let small = (self.active.bytes()[0] + free).min(self.arena.reserved());
+        self.reserved.set([small, self.arena.reserved() - small]);
+        self.inactive_split.set([free - idle[0], large - idle[1]]);
     }
 }
 
