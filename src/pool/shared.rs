@@ -175,11 +175,8 @@ impl Shared {
             attached.pool_closed();
         }
         // The application's callbacks may own blocks of the pool, which keep it. They are dropped without the lock.
-        let callbacks = {
-            let mut relief = lock(&self.relief);
-            let first = relief.partition_point(|(rank, _)| *rank < APPLICATION_RANK);
-            relief.split_off(first)
-        };
+        let is_its = |step: &mut (u8, _)| step.0 == APPLICATION_RANK;
+        let callbacks: Vec<_> = lock(&self.relief).extract_if(.., is_its).collect();
         drop(callbacks);
         // First, so that no lane is made once these are taken.
         lock(&self.books).closed = true;
