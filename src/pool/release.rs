@@ -160,9 +160,6 @@ impl Shared {
     /// Releases idle memory that is in no cache while the pool is over its soft limit, without a wait.
     #[cold]
     pub(super) fn ease(&self) {
-        if !self.core.lock().is_over_soft_limit() {
-            return;
-        }
         // What the driver does not release stays idle memory, and is offered again next time.
         let _ = self.catch_up(false);
         let _ = self.work(|core| core.begin_trim(core.soft_limit(), false));
