@@ -87,9 +87,10 @@ fn around(
     let extent = *extents.get(gap);
     let (first, below) = holes_beside(extents, gap, bytes, |it| it.prev, usable);
     let (_, above) = holes_beside(extents, gap, bytes, |it| it.next, usable);
-    let rounded = |need: u64| need.div_ceil(granule) * granule;
-    let from_below = bytes.saturating_sub(below);
-    let from_above = bytes.saturating_sub(above);
+    // Holes that suffice by themselves need no gap.
+    if below.max(above) >= bytes {
+        return [None; 3];
+    }
     let place = |first, start, map_from, to_map| Placement {
         first,
         start,
@@ -100,14 +101,13 @@ fn around(
     };
     let on_below = |to_map| place(first, extent.start - below, extent.start, to_map);
     let end = extent.end();
-    let on_above = |to_map| place(gap, end - from_above, end - to_map, to_map);
-    let fits = |need: u64| need > 0 && rounded(need) <= extent.bytes;
-    // Holes that suffice by themselves need no gap.
-    let leans = below > 0 && above > 0 && from_below > 0 && from_above > 0;
+    let on_above = |to_map| place(gap, end + above - bytes, end - to_map, to_map);
+    let lacking = |beside: u64| (bytes - beside).div_ceil(granule) * granule;
+    let fits = |to_map: &u64| *to_map <= extent.bytes;
     [
-        fits(from_below).then(|| on_below(rounded(from_below))),
-        (above > 0 && fits(from_above)).then(|| on_above(rounded(from_above))),
-        (leans && below + extent.bytes + above >= bytes).then(|| on_below(extent.bytes)),
+        Some(lacking(below)).filter(fits).map(on_below),
+        Some(lacking(above)).filter(fits).map(on_above),
+        (below + extent.bytes + above >= bytes).then(|| on_below(extent.bytes)),
     ]
 }
 
