@@ -142,11 +142,9 @@ impl Cache {
     }
 
     /// The size for [`Cache::pop_near`] among blocks of more than [`BINS`] units.
-    fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
-        if *sizes.end() <= BINS as u64 * UNIT {
-            return None;
-        }
-        let heads = self.heads[BINS..BINS + LARGE].iter();
+    fn near_large(&mut self, sizes: RangeInclusive<u64>) -> Option<u64> {
+        let first = self.first_of(LARGE_BINS)?;
+        let heads = self.heads[first..LARGE_BINS.end].iter();
         let found = heads.filter_map(|&at| Some(self.entries.get(at as usize)?.bytes));
         found.filter(|bytes| sizes.contains(bytes)).min()
     }
