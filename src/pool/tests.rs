@@ -27,6 +27,12 @@ fn a_pool_and_its_blocks_say_what_they_are() {
         buffer.addr()
     );
     assert!(format!("{buffer:?}").starts_with(&text), "{buffer:?}");
+    let mapped = device.info().granule as usize / 4;
+    let mut growing = pool.grow_buf::<u32>(&stream, mapped + 1).unwrap();
+    growing.resize(7).unwrap();
+    let (most, at) = (mapped + 1, growing.addr());
+    let text = format!("GrowBuf<u32>(7 of {most} elements at {at:#x}, {mapped} mapped)");
+    assert_eq!(format!("{growing:?}"), text);
     let text = format!("Pool({} on {device:?})", pool.shared().uid);
     assert_eq!(format!("{pool:?}"), text);
     let _outer = tag_scope("outer");

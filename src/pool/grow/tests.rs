@@ -213,6 +213,22 @@ fn a_placement_of_all_that_can_be_counted_is_made_no_larger() {
 }
 
 #[test]
+fn a_placement_is_widened_by_what_its_new_memory_lacks_to_whole_handles() {
+    let mut made = core(PoolConfig::default(), 1);
+    let granule = made.core.arena.granule();
+    made.core.pace = on_gpu(141 << 30);
+    let handle = piece(u64::MAX, made.core.handle_sizes(granule).0, granule);
+    let placement = Placement {
+        spare: handle,
+        ..Placement::of_gap(0, 5 * granule)
+    };
+    for idle in 0..5 {
+        let wide = made.core.in_whole_handles(placement, idle * granule);
+        assert_eq!(wide.to_map, handle + idle * granule, "{idle} idle");
+    }
+}
+
+#[test]
 fn a_gpu_that_has_no_more_gives_all_it_has_to_requests_of_any_size() {
     let granule = Device::host().unwrap().info().granule;
     let all = 11 * granule;

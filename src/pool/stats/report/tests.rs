@@ -112,6 +112,20 @@ fn the_peak_of_several_streams_is_what_was_live_at_once() {
 }
 
 #[test]
+fn the_joint_peak_is_read_again_only_a_thousandth_above_the_last() {
+    let device = host();
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+    let stream = device.stream().unwrap();
+    let _most = pool.alloc(&stream, 64 << 20).unwrap();
+    let seen = || pool.shared().core.lock().seen;
+    let (first, few) = (seen(), pool.alloc(&stream, 64 << 10).unwrap());
+    assert_eq!(seen(), first);
+    let _more = pool.alloc(&stream, 512).unwrap();
+    let more = few.bytes() + 512;
+    assert_eq!(seen(), (first.0 + more, first.1 + more));
+}
+
+#[test]
 fn of_many_streams_each_is_read_for_the_joint_peak_once_in_a_64th_as_many_requests() {
     for (count, between) in [(60, 1), (200, 3)] {
         let device = host();
