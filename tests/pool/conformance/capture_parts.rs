@@ -185,18 +185,21 @@ fn a_block_that_another_thread_drops_as_its_streams_capture_begins_fails_no_othe
     let (captured, other) = (device.stream().unwrap(), device.stream().unwrap());
     let block = pool.alloc(&captured, granule).unwrap();
     fill(&captured, block.addr(), 1, granule);
+    let (dropping, drops) = mpsc::channel();
     // The gate waits for the stream's last mark, and the stream does not look captured yet.
     watched.after("event_wait", move || {
         let (done, is_done) = mpsc::channel();
-        thread::spawn(move || {
+        let thread = thread::spawn(move || {
             drop(block);
             let _ = done.send(());
         });
         // Without end if the drop waits for the gate too.
         let _ = is_done.recv_timeout(Duration::from_millis(200));
+        dropping.send(thread).unwrap();
     });
     let capture = captured.begin_capture().unwrap();
     assert!(watched.was_hooked());
+    drops.recv().unwrap().join().unwrap();
     let refused = pool.alloc(&other, 2 * granule).unwrap_err();
     assert!(refused.is_out_of_memory(), "{refused}");
     pool.trim(0).unwrap();
