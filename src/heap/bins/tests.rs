@@ -35,6 +35,7 @@ fn made() -> (Bins, Vec<Extent>) {
         index.insert(&mut table, id, bytes);
     }
     assert_eq!(held(&index, &table), [1, 2, 3, 4, 5, 6]);
+    assert!(index.others.iter().map(|it| it.2).eq([4, 6]));
     (index, table)
 }
 

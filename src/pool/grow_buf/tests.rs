@@ -384,12 +384,12 @@ fn a_full_device_has_its_idle_memory_used_for_a_buffer() {
 #[test]
 fn what_is_registered_frees_memory_for_a_buffer() {
     let ground = limited(4);
-    let block = ground
-        .pool
-        .alloc(&ground.streams[0], 4 * ground.granule as u64);
+    let granule = ground.granule as u64;
+    let block = ground.pool.alloc(&ground.streams[0], 4 * granule);
     let spare = std::sync::Mutex::new(Some(block.unwrap()));
+    let (ask, asked) = mpsc::channel();
     ground.pool.on_pressure(move |pressure| {
-        assert!(pressure.requested > 0);
+        ask.send(pressure.requested / granule).unwrap();
         match spare.lock().unwrap().take() {
             Some(_) => crate::pool::Relief::Retry,
             None => crate::pool::Relief::Exhausted,
@@ -398,6 +398,8 @@ fn what_is_registered_frees_memory_for_a_buffer() {
     let mut buffer = ground.filled(4, 1);
     assert_eq!(ground.pool.stats().retries, 1);
     assert!(buffer.resize(5 * ground.granule).is_err());
+    // Not again once it could do no more.
+    assert!(asked.try_iter().eq([4, 1]));
 }
 
 #[test]

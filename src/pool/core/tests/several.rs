@@ -127,6 +127,7 @@ fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     made.core.check().unwrap();
     assert!(made.core.grow(id, rest, slot, waits));
     assert_eq!(made.at(0).bytes, 2 * granule);
+    assert_eq!(made.core.peak_taken, made.core.live());
     assert!(!made.core.grow(id, UNIT, slot, waits));
     made.core.check().unwrap();
 }
