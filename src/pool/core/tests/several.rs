@@ -65,8 +65,9 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     let hole = made.hole(0, UNIT, other);
     made.core.wait_for(waiting, hole.epoch);
     assert!(made.core.ask_how_far(other, UNIT).is_empty());
-    // The hole is too small.
+    // The hole is too small, for a slot too.
     assert!(made.core.ask_how_far(slot, 2 * UNIT).is_empty());
+    assert!(made.core.ask_how_far(slot, UNIT + 16).is_empty());
     assert!(!made.core.ask_how_far(slot, 16).is_empty());
     assert!(!made.core.is_behind(slot, hole.epoch));
     let begin = Instant::now();
