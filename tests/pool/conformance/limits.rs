@@ -124,7 +124,7 @@ fn a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing(device:
     // In large pieces, so that the device is not filled handle by handle.
     let config = config.handles(warpool::pool::HandleSize::UpTo(u64::MAX / 2));
     match Pool::new(device, config) {
-        Err(error) => assert!(error.is_device_exhausted(), "{error}"),
+        Err(error) => assert!(error.is_out_of_memory(), "{error}"),
         Ok(pool) => panic!("{:?}", pool.stats().reserved),
     }
     assert_eq!(device.backend().counts(), before);
@@ -342,7 +342,7 @@ fn a_preallocation_beyond_all_addresses_is_an_error_and_leaves_nothing() {
     ] {
         let config = PoolConfig::default().handles(handles).preallocate(u64::MAX);
         let error = Pool::new(&device, config).unwrap_err();
-        assert!(error.is_device_exhausted(), "{error}");
+        assert!(error.is_out_of_memory(), "{error}");
         assert_eq!(device.backend().counts(), HandleCounts::default());
     }
 }
