@@ -119,6 +119,9 @@ impl<'r> Gathering<'r> {
 /// grows the pool by the bytes that are missing. Does nothing if free memory and growth together
 /// are too small for the request, or if the pool does not remap handles.
 ///
+/// # Errors
+/// The driver's, before any run is remapped.
+///
 /// The host waits for nothing.
 pub(crate) fn join(
     shared: &Arc<Shared>,
@@ -139,8 +142,14 @@ pub(crate) fn join(
     else {
         return Ok(joined);
     };
-    let (mut end, room_left) = (gathering.home.end, gathering.room_left());
+    let mut end = gathering.home.end;
     core.wait_for_holes(lane.slot)?;
+    // First: without that memory the request cannot be served, and a run mapped again would seem to bring it nearer.
+    if lacking > 0 && lacking <= gathering.room_left() {
+        let behind = end + gathering.price();
+        core.create_frames(behind, behind + lacking)?;
+        joined.changed = true;
+    }
     let timeline = &lane.stream.timeline;
     for run in gathering.carried {
         let epoch = || Epoch::new(lane.slot, timeline.open_tick());
@@ -161,10 +170,6 @@ pub(crate) fn join(
         joined.ways.extend(ways);
         joined.changed = true;
         end += run.bytes();
-    }
-    if joined.error.is_none() && lacking > 0 && lacking <= room_left {
-        joined.error = core.create_frames(end, end + lacking).err();
-        joined.changed |= joined.error.is_none();
     }
     joined.ways.sort_unstable_by_key(|way| way.src);
     Ok(joined)

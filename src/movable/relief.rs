@@ -88,7 +88,10 @@ impl Registry {
         if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {
             return Relief::Retry;
         }
-        let joined = self.join(bytes).unwrap_or(false);
+        // What the device refuses no move can bring.
+        let Ok(joined) = self.join(bytes) else {
+            return Relief::Exhausted;
+        };
         // Joining or growing may have made the hole already.
         if joined && step(Goal::Hole(bytes)).reached {
             return Relief::Retry;

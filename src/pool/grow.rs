@@ -102,7 +102,7 @@ impl Core {
         self.under_way.wanted += placement.bytes;
         // Where the device is what limits the pool, also whether others freed memory.
         let asks = self.pace.asks() && (to_create > 0 || self.pace.most < self.limit());
-        let clear = clear.into_iter().map(Part::Clear);
+        let clear = clear.into_iter().map(Part::Clear).chain([Part::New]);
         let parts = clear.chain(moving.into_iter().map(Part::Move)).collect();
         let mut job = self.begin(waits, &epochs, parts);
         job.mapping = Some(Box::new(Mapping {

@@ -28,6 +28,8 @@ pub(super) struct Moving {
 pub(super) enum Part {
     /// Unmaps a kept mapping that is in the way of another.
     Clear(Kept),
+    /// Makes the mapping's new handles: before idle ones move, so that these stay if the device has no memory.
+    New,
     Move(Moving),
     /// Unmaps an idle handle and releases it.
     Idle(IdleFrame),
@@ -47,7 +49,7 @@ pub(super) struct Mapping {
     pub(super) reserved: Id,
     /// Holes beside the mapping that become part of the block, in address order.
     pub(super) lean: Vec<Id>,
-    /// Bytes of new handles, mapped behind the idle ones.
+    /// Bytes of new handles, above the idle ones.
     pub(super) to_create: u64,
     pub(super) largest: u64,
     pub(super) made: Vec<Made>,
@@ -55,7 +57,7 @@ pub(super) struct Mapping {
     pub(super) free: Option<u64>,
 }
 
-/// Questions, then driver calls, then new memory.
+/// Questions, then driver calls.
 #[derive(Default)]
 #[must_use = "what it holds stays held until it is run and ended"]
 pub(crate) struct Job {
@@ -98,6 +100,7 @@ impl Job {
         };
         for part in &self.parts {
             match part {
+                Part::New if !self.mapping.as_mut().map_or(Ok(true), |it| it.make(site))? => break,
                 Part::Clear(kept) => site.unmap(kept.start, kept.bytes)?,
                 Part::Old(_, old) => site.unmap(old.start, old.bytes)?,
                 Part::Move(Moving { stands: true, .. }) => (),
@@ -109,17 +112,21 @@ impl Job {
                     self.unmapped = false;
                 }
                 Part::Refused(_, phys) if site.release(*phys).is_err() => break,
-                Part::Refused(..) | Part::Taken(..) => (),
+                Part::New | Part::Refused(..) | Part::Taken(..) => (),
             }
             self.done += 1;
         }
-        let Some(it) = &mut self.mapping else {
-            return Ok(());
-        };
-        let new = (it.placement.map_to() - it.to_create, it.to_create);
-        make_handles(site, new, it.largest, &mut it.made)?;
-        it.free = it.free.map(|_| site.free_bytes());
         Ok(())
+    }
+}
+
+impl Mapping {
+    /// Makes the new handles; false if the driver does not map one.
+    fn make(&mut self, site: &Site) -> Result<bool> {
+        let new = (self.placement.map_to() - self.to_create, self.to_create);
+        make_handles(site, new, self.largest, &mut self.made)?;
+        self.free = self.free.map(|_| site.free_bytes());
+        Ok(self.made.last().is_none_or(Made::is_mapped))
     }
 }
 
@@ -161,6 +168,7 @@ impl Core {
                 Part::Clear(kept) => {
                     again.extend(Some(kept).filter(|it| !self.arena.keep(it.start)))
                 }
+                Part::New => (),
                 Part::Move(moving) if is_done => self.book_moved(stream, &moving),
                 Part::Move(Moving { at, place, stands }) => {
                     // Its handle is held, so no job has released it.

@@ -131,6 +131,34 @@ fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices(
 }
 
 #[test]
+fn no_run_is_mapped_again_if_the_device_has_no_memory_for_what_is_lacking() {
+    let granule = Device::host().expect("the host device").info().granule;
+    let device = Device::host_with_capacity(16 * granule).expect("a host device");
+    let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+    let (shared, mover) = (pool.shared(), Mover::new(&device, &Overhead::default()));
+    let mover = mover.expect("a mover");
+    let stream = device.stream().expect("a stream");
+    let mut core = shared.core.lock();
+    core.config.limit = Some(16 * granule);
+    let hold = core.add_stream(&stream.core().timeline, false);
+    for start in [0, 6 * granule] {
+        core.create_frames(start, start + 4 * granule)
+            .expect("memory");
+        core.take_at(start, granule, *hold);
+    }
+    // The rest of the device is somebody else's.
+    let _rest: Vec<_> = std::iter::from_fn(|| device.backend().create(granule).ok()).collect();
+    let before: Vec<_> = core.mapped_extents().collect();
+    drop(core);
+    let mut owners = Asked(RefCell::default());
+    let mut joined = |bytes| join(shared, &mover, &mut owners, bytes);
+    assert!(joined(7 * granule).is_err_and(|error| error.is_device_exhausted()));
+    assert!(shared.core.lock().mapped_extents().eq(before));
+    let fits = joined(6 * granule).expect("nothing is lacking");
+    assert_eq!((fits.changed, fits.ways.len()), (true, 1));
+}
+
+#[test]
 fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
     let device = Device::host().expect("the host device");
     let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");

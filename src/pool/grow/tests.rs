@@ -450,27 +450,47 @@ fn idle_handles_under_way_are_nobody_elses_and_two_mappings_end_in_any_order() {
 
 #[test]
 fn what_a_mapping_could_not_map_is_as_it_was_and_what_it_mapped_is_free() {
-    // Where the first, second and third handle would go there is one already.
+    // Where the first, second and third handle would go there is one already. The third is the new one.
     for refused in 0..3 {
         let (mut made, granule) = every_other(8);
-        let before = books(&made);
+        let (free, live, reserved, old) = books(&made);
         let job = begin_plan(&mut made, 4 * granule).unwrap();
         made.unknown_at((6 + refused) * granule);
         let failed = made.run(Some(job));
         assert!(failed.is_err(), "{refused}");
         made.core.check().unwrap();
-        let moved = refused.min(2);
-        let after = books(&made);
-        assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
-        assert_eq!(after.3 as u64, moved, "old places of those mapped");
+        let (new, moved) = [(1, 0), (1, 1), (0, 0)][refused as usize];
+        let after = (free + new * granule, live, reserved + new * granule);
+        assert_eq!(books(&made), (after.0, after.1, after.2, old + moved));
         let left = &made.core.under_way;
         assert_eq!((left.jobs, left.to_create, left.wanted), (0, 0, 0));
-        assert_eq!(made.core.room(), 2 * granule);
-        for at in 0..moved {
+        assert_eq!(made.core.room(), (2 - new) * granule);
+        for at in (0..moved as u64).chain((2..3).take(new as usize)) {
             assert_eq!(made.at((6 + at) * granule).state, State::Free, "{refused}");
         }
         assert_eq!(made.at((6 + refused) * granule).state, State::Unmapped);
     }
+}
+
+#[test]
+fn idle_handles_stay_where_they_are_if_the_device_has_no_new_ones_to_go_with_them() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(7 * granule).unwrap();
+    let mut made = core_of(&device, config, 6);
+    for at in [0, 2, 4] {
+        made.block(at * granule, granule);
+    }
+    // Somebody else's.
+    let _other = device.backend().create(granule).unwrap();
+    let before = books(&made);
+    let job = begin_plan(&mut made, 4 * granule).unwrap();
+    assert!(made.run(Some(job)).unwrap().is_none());
+    made.core.check().unwrap();
+    assert_eq!(books(&made), before);
+    assert_eq!(made.core.steps.steal, 0);
 }
 
 #[test]
