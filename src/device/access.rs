@@ -70,6 +70,14 @@ pub enum Note<'a> {
         /// Its name.
         name: &'a str,
     },
+    /// A pool falls asleep or wakes. Of its memory, the host has waited for all work before, and for the copies of its
+    /// contents since.
+    Sleep {
+        /// First byte of the pool's addresses.
+        addr: Addr,
+        /// Whether it sleeps from here on.
+        asleep: bool,
+    },
 }
 
 impl Access {

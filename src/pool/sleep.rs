@@ -19,7 +19,7 @@ use super::mapping::IdleFrame;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
-use crate::device::{Addr, lock, may_wait};
+use crate::device::{Addr, Note, lock, may_wait};
 use crate::error::{Error, Result, refuse};
 
 /// Number of parts, or more if there are gaps; more hide no more of the driver's time.
@@ -185,10 +185,11 @@ impl Shared {
     }
 
     fn set_asleep(&self, asleep: bool) {
+        let addr = self.base;
+        (self.device.backend()).observe(&Note::Sleep { addr, asleep });
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
-        let all = lanes.values().flatten();
-        all.for_each(|lane| lane.change(|state| state.asleep = asleep));
+        (lanes.values().flatten()).for_each(|lane| lane.change(|state| state.asleep = asleep));
     }
 
     /// All ranges with contents: live blocks, and the used parts of growing buffers.
@@ -244,8 +245,7 @@ impl Shared {
     }
 
     fn take_all_down(&self, part: &Part) -> Result<()> {
-        let mut each = part.iter();
-        each.try_for_each(|&(.., id)| self.take_down(id, Arena::fell_asleep).map(drop))
+        (part.iter()).try_for_each(|&(.., id)| self.take_down(id, Arena::fell_asleep).map(drop))
     }
 
     /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.

@@ -97,22 +97,23 @@ impl Books {
                 continue;
             }
             self.check_owner(op, access);
-            self.touch(range, op, access.kind, None);
+            self.touch(range, &Use::of(op, access.kind));
         }
     }
 
-    /// Checks that the bytes belong to a live block, as far as the order before `op` shows.
+    /// Checks that the bytes belong to a live block, as far as the order before `op` shows. While a pool sleeps
+    /// only its copies use its memory, and they may copy a block that was just dropped.
     fn check_owner(&mut self, op: &Arc<Op>, access: &Access) {
+        if self.places.is_asleep(access.range.start) {
+            return;
+        }
         let (owners, nobody) = self.places.owners(access.range.clone());
         let freed = owners
             .into_iter()
             .find(|(_, owner)| !owner.live && owner.op.is_before(op));
         let freed = freed.map(|(range, owner)| (range, Arc::clone(&owner.op)));
         if let Some((range, free)) = freed {
-            let free = Use {
-                op: free,
-                kind: AccessKind::Write,
-            };
+            let free = Use::change(&free);
             self.report(Fault::UseAfterFree, range, Some(&free), (op, access.kind));
         }
         if nobody {
@@ -125,24 +126,13 @@ impl Books {
         }
     }
 
-    /// Compares a use with earlier ones, and records it. A change of ownership counts as a write. Sleeping
-    /// blocks have no memory mapped, and may be freed.
-    fn touch(
-        &mut self,
-        range: Range<Addr>,
-        op: &Arc<Op>,
-        kind: AccessKind,
-        change: Option<Change>,
-    ) {
-        let new = Use {
-            op: Arc::clone(op),
-            kind,
-        };
+    /// Compares a use with earlier ones, and records it. A change of ownership counts as a write.
+    fn touch(&mut self, range: Range<Addr>, new: &Use) {
+        let (op, kind) = (&new.op, new.kind);
         let mut races = Vec::new();
-        for part in (self.places).parts(range.clone(), change.is_none().then_some(op)) {
+        for part in (self.places).parts(range.clone(), (!new.is_change).then_some(op)) {
             match part {
-                Part::Mapped(bytes) => self.shadow.touch(bytes, &new, &mut races),
-                Part::Bare(_) if change == Some(Change::TakenBack) => {}
+                Part::Mapped(bytes) => self.shadow.touch(bytes, new, &mut races),
                 Part::Bare(bare) => self.report(Fault::NotMapped, bare, None, (op, kind)),
             }
         }
@@ -152,7 +142,7 @@ impl Books {
     }
 
     /// Records that the ownership of bytes changes in the order of a stream. The previous and the next
-    /// owner's uses must be ordered with this, as with a write.
+    /// owner's uses must be ordered with this, as with a write. Not while a pool sleeps: see [`Books::sleep`].
     pub(super) fn change(&mut self, op: &Arc<Op>, change: Change, range: Range<Addr>) {
         let (owners, _) = self.places.owners(range.clone());
         let held: u64 = owners
@@ -160,10 +150,7 @@ impl Books {
             .filter(|(_, owner)| owner.live)
             .map(|(part, _)| part.end - part.start)
             .sum();
-        let last = owners.last().map(|(_, owner)| Use {
-            op: Arc::clone(&owner.op),
-            kind: AccessKind::Write,
-        });
+        let last = owners.last().map(|(_, owner)| Use::change(&owner.op));
         let whole = range.end - range.start;
         let wrong = match change {
             Change::Given => (held > 0).then_some(Fault::GivenTwice),
@@ -173,8 +160,21 @@ impl Books {
             let party = (&**op, AccessKind::Write);
             self.report(fault, range.clone(), last.as_ref(), party);
         }
-        self.touch(range.clone(), op, AccessKind::Write, Some(change));
+        if !self.places.is_asleep(range.start) {
+            self.touch(range.clone(), &Use::change(op));
+        }
         self.places.own(range, Some((change == Change::Given, op)));
+    }
+
+    /// Records that the pool whose addresses begin here falls asleep or wakes. The host waits for all work on its memory
+    /// before it sleeps, and for the copies before anyone has the memory again. So the uses must be ordered with each
+    /// other, but blocks may come and go beside the copies.
+    pub(super) fn sleep(&mut self, addr: Addr, asleep: bool) {
+        for part in self.places.sleep(addr, asleep) {
+            if let Part::Mapped(bytes) = part {
+                self.shadow.forget_changes(bytes);
+            }
+        }
     }
 
     /// Records that a mapping is about to be removed, and takes it out.

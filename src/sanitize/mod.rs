@@ -20,13 +20,12 @@
 //!
 //! # What it does not report
 //!
-//! It does not report ordered uses, with two exceptions. A request that a capture of its stream overtakes, begun by
-//! another thread, may be served behind a wait of the graph's, and is reported as if nothing waited. A block dropped while
-//! another thread puts its pool to sleep or wakes it is reported beside the copies, which end before the memory is used
-//! again. Knowledge that one host thread gains counts for all threads, and a host call that has run counts as seen by the
-//! host; so a race that is avoided only by such timing may be missed. Work of another device counts as ordered after all
-//! that this one ever gave another to wait for. Host memory is not watched. Nor is work captured into a graph, neither as
-//! it is captured nor as the graph is launched.
+//! It does not report ordered uses, with one exception. A request that a capture of its stream overtakes, begun by
+//! another thread, may be served behind a wait of the graph's, and is reported as if nothing waited. Knowledge that one
+//! host thread gains counts for all threads, and a host call that has run counts as seen by the host; so a race that is
+//! avoided only by such timing may be missed. Work of another device counts as ordered after all that this one ever gave
+//! another to wait for. Host memory is not watched. Nor is work captured into a graph, neither as it is captured nor as
+//! the graph is launched.
 //!
 //! # Cost
 //!

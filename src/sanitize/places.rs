@@ -40,6 +40,8 @@ struct Reserved {
     end: Addr,
     /// Whether blocks were allocated in it, so that memory outside blocks has no owner.
     managed: bool,
+    /// Whether it is that of a pool that sleeps.
+    asleep: bool,
 }
 
 /// A part of a range, and the memory behind it.
@@ -72,6 +74,7 @@ impl Places {
             Reserved {
                 end,
                 managed: false,
+                asleep: false,
             },
         );
     }
@@ -80,6 +83,20 @@ impl Places {
         if let Some(range) = self.reserved.remove(&addr) {
             self.own(addr..range.end, None);
         }
+    }
+
+    /// Records that the pool whose addresses begin here falls asleep or wakes; returns its memory.
+    pub(super) fn sleep(&mut self, addr: Addr, asleep: bool) -> Vec<Part> {
+        let Some(range) = self.reserved.get_mut(&addr) else {
+            return Vec::new();
+        };
+        range.asleep = asleep;
+        let end = range.end;
+        self.parts(addr..end, None)
+    }
+
+    pub(super) fn is_asleep(&self, addr: Addr) -> bool {
+        self.around(addr).is_some_and(|range| range.asleep)
     }
 
     pub(super) fn create(&mut self, phys: Phys, bytes: u64) {

@@ -17,9 +17,28 @@ use crate::device::AccessKind;
 pub(super) struct Use {
     pub(super) op: Arc<Op>,
     pub(super) kind: AccessKind,
+    /// Whether it is a change of ownership, not work.
+    pub(super) is_change: bool,
 }
 
 impl Use {
+    /// By work.
+    pub(super) fn of(op: &Arc<Op>, kind: AccessKind) -> Self {
+        Self {
+            op: Arc::clone(op),
+            kind,
+            is_change: false,
+        }
+    }
+
+    /// A change of ownership, which counts as a write.
+    pub(super) fn change(op: &Arc<Op>) -> Self {
+        Self {
+            is_change: true,
+            ..Self::of(op, AccessKind::Write)
+        }
+    }
+
     /// Whether the two must be ordered.
     fn conflicts(&self, other: &Self) -> bool {
         self.kind != other.kind || self.kind == AccessKind::Write
@@ -143,6 +162,13 @@ impl Shadow {
         }
     }
 
+    /// Removes the changes of ownership of a range that is used as a whole.
+    pub(super) fn forget_changes(&mut self, range: Range<u64>) {
+        for (_, cell) in self.cells.range_mut(range) {
+            cell.write.take_if(|write| write.is_change);
+        }
+    }
+
     /// Removes all uses of a range.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         self.split(range.start);
@@ -180,8 +206,7 @@ mod tests {
             (&write, AccessKind::Write),
             (&beside, AccessKind::Read),
         ] {
-            let op = Arc::clone(op);
-            shadow.touch(0..8, &Use { op, kind }, &mut races);
+            shadow.touch(0..8, &Use::of(op, kind), &mut races);
         }
         let found: Vec<u64> = races.iter().map(|race| race.op.number).collect();
         assert_eq!(found, [write.number]);

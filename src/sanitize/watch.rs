@@ -515,6 +515,7 @@ unsafe impl Backend for Watch {
                 let number = self.number(&mut books, stream);
                 books.order.set_name(number, name);
             }
+            Note::Sleep { addr, asleep } => self.books().sleep(addr, asleep),
         }
         self.inner.observe(note);
     }

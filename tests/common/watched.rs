@@ -141,8 +141,8 @@ impl Watched {
     }
 
     /// Has `hook` called once, right after the next use of `call`, or right before that of `before_CALL`, on the
-    /// thread that made it and under whatever locks it holds: what another thread might do at that moment. `before_free`
-    /// is before a checker is told of a block's free.
+    /// thread that made it and under whatever locks it holds: what another thread might do at that moment. `alloc` and
+    /// `free` are when a checker is told of those of a block.
     pub fn after(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some((call, Box::new(hook)));
     }
@@ -221,10 +221,14 @@ macro_rules! watch {
             }
 
             fn observe(&self, note: &Note<'_>) {
-                if let Note::Free { .. } = note {
-                    self.leave("before_free");
-                }
+                let calls = match note {
+                    Note::Alloc { .. } => ["before_alloc", "alloc"],
+                    Note::Free { .. } => ["before_free", "free"],
+                    _ => return self.inner.observe(note),
+                };
+                self.leave(calls[0]);
                 self.inner.observe(note);
+                self.leave(calls[1]);
             }
 
             fn is_watched(&self) -> bool {
@@ -273,10 +277,13 @@ macro_rules! watch {
                 self.enter(stringify!($raw))?;
                 self.ask(stringify!($raw), None);
                 self.leave(concat!("before_", stringify!($raw)));
-                let _turn = self.turn();
+                let turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
                 unsafe { self.inner.$raw($($raw_arg,)* $stream) }?;
-                self.see_done($stream)
+                let done = self.see_done($stream);
+                drop(turn);
+                self.leave(stringify!($raw));
+                done
             })*
         }
     };

@@ -7,8 +7,9 @@ use common::watched::Watched;
 use common::{Memory, fill};
 use std::sync::Arc;
 use warpool::device::sim::SimConfig;
-use warpool::device::{Access, Launch};
+use warpool::device::{Access, Launch, Note};
 use warpool::driver::abi;
+use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::sanitize::{Fault, Report, Sanitizer};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -574,6 +575,134 @@ fn a_record_that_another_thread_makes_as_a_block_is_freed_makes_no_false_report(
     // The first wait covers the block, but not what the checker was told.
     assert_eq!(calls.calls("event_wait"), 2);
     drop(again);
+}
+
+/// A pool that may sleep, on a device under the checker that is watched.
+fn sleeper() -> (Device, Arc<Watched>, Sanitizer, Pool, HostPool) {
+    let (checked, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let (device, calls) = Watched::over(&checked);
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    (device, calls, sanitizer, pool, host)
+}
+
+#[test]
+fn a_block_dropped_amid_the_copies_of_a_sleep_or_a_wake_is_not_reported() {
+    for moment in ["before_copy_out", "copy_out", "before_copy_in", "copy_in"] {
+        let (device, calls, sanitizer, pool, host) = sleeper();
+        let (stream, other) = two(&device);
+        let stays = pool.alloc_from(&stream, &[7u8; 1000]).unwrap();
+        let goes = pool.alloc(&stream, MIB).unwrap();
+        let asked = stream.clone();
+        calls.after(moment, move || {
+            drop(goes);
+            // The checker knows from now on that the free comes before what is queued next.
+            asked.synchronize().unwrap();
+        });
+        pool.sleep(&[], Contents::Saved(&host)).unwrap();
+        pool.wake(&[]).unwrap();
+        assert!(calls.was_hooked());
+        let again = pool.alloc(&other, MIB).unwrap();
+        fill(&other, again.addr(), 1, MIB);
+        assert_eq!(stays.download().unwrap(), [7; 1000]);
+        drop(again);
+        other.synchronize().unwrap();
+        assert_eq!(sanitizer.reports(), [], "{moment}");
+    }
+}
+
+#[test]
+fn a_pool_may_sleep_between_a_blocks_allocation_or_free_and_what_the_checker_is_told() {
+    for (moment, wakes) in [
+        ("before_alloc", false),
+        ("before_alloc", true),
+        ("free", true),
+    ] {
+        let (device, calls, sanitizer, pool, host) = sleeper();
+        let stream = device.stream().unwrap();
+        // Without work, whose wait the checker would know.
+        let stays = pool.alloc(&stream, MIB).unwrap();
+        let goes = (moment == "free").then(|| pool.alloc(&stream, MIB).unwrap());
+        let slept = pool.clone();
+        calls.after(moment, move || {
+            slept.sleep(&[], Contents::Saved(&host)).unwrap();
+            if wakes {
+                slept.wake(&[]).unwrap();
+            }
+        });
+        drop(goes);
+        let block = pool.alloc(&stream, MIB).unwrap();
+        assert!(calls.was_hooked());
+        pool.wake(&[]).unwrap();
+        fill(&stream, block.addr(), 1, MIB);
+        fill(&stream, stays.addr(), 1, MIB);
+        drop((block, stays));
+        stream.synchronize().unwrap();
+        assert_eq!(sanitizer.reports(), [], "{moment}, and wakes: {wakes}");
+    }
+}
+
+/// Notes and work as of a pool that sleeps, and lacks a wait.
+#[test]
+fn uses_of_memory_that_sleeps_must_be_ordered_before_it_does_and_before_it_is_awake() {
+    let found = |lacking: &str, freed: bool| {
+        faults(|device| {
+            let memory = Memory::new(device, 4096);
+            let (home, copies) = two(device);
+            let (addr, bytes, stream) = (memory.addr, 4096, home.raw());
+            let note = |note| device.backend().observe(&note);
+            let wait = |on: &Stream, name| match name == lacking {
+                true => (),
+                false => on.synchronize().unwrap(),
+            };
+            note(Note::Alloc {
+                addr,
+                bytes,
+                stream,
+            });
+            fill(&home, addr, 1, bytes);
+            wait(&home, "before the sleep");
+            note(Note::Sleep { addr, asleep: true });
+            fill(&copies, addr, 2, bytes);
+            if lacking == "in the sleep" {
+                common::declare(&home, "early", &[Access::read(addr, 8)]);
+            }
+            if freed {
+                note(Note::Free {
+                    addr,
+                    bytes,
+                    stream,
+                });
+            }
+            wait(&copies, "before it is awake");
+            note(Note::Sleep {
+                addr,
+                asleep: false,
+            });
+            if freed {
+                note(Note::Alloc {
+                    addr,
+                    bytes,
+                    stream,
+                });
+            } else {
+                fill(&home, addr, 3, bytes);
+            }
+            home.synchronize().unwrap();
+            copies.synchronize().unwrap();
+            note(Note::Free {
+                addr,
+                bytes,
+                stream,
+            });
+        })
+    };
+    for freed in [false, true] {
+        assert_eq!(found("nothing", freed), []);
+        for lacking in ["before the sleep", "in the sleep", "before it is awake"] {
+            assert_eq!(found(lacking, freed), [Fault::Race], "{lacking}, {freed}");
+        }
+    }
 }
 
 /// Where the question fails, the checker knows neither that a call is a graph's nor that it is not.
