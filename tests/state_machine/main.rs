@@ -12,7 +12,6 @@ mod world;
 
 use std::marker::PhantomData;
 
-use common::sanitized::Sanitized;
 use model::{Machine, Mix, Program};
 use proptest::prelude::ProptestConfig;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
@@ -93,7 +92,7 @@ impl<M: Mix, P: Place> StateMachineTest for Run<M, P> {
 
     fn init_test(program: &Program) -> Option<World> {
         let device = P::open(program)?;
-        Some(World::new(Sanitized::over(&device), program))
+        Some(World::new(&device, program))
     }
 
     fn apply(world: Option<World>, program: &Program, step: model::Step) -> Option<World> {

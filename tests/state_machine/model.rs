@@ -13,6 +13,8 @@ use warpool::pool::HandleSize;
 pub const STREAMS: usize = 3;
 pub const EVENTS: usize = 2;
 const GRANULE: u64 = 2 << 20;
+/// Granules of the device that others may have: nearly all of them.
+const MOST_OF_OTHERS: usize = 20;
 
 /// Which kinds of blocks a machine allocates, by weight.
 pub trait Mix: Debug + Clone + 'static {
@@ -85,6 +87,8 @@ pub enum Step {
     Renew(usize),
     Trim(u64),
     Limit(Option<u64>),
+    /// Others have so many granules of the device from now on, or what it has left.
+    Others(usize),
     /// To a hole of so many bytes, or fully, in steps of so many bytes.
     Compact(Option<u64>, u64),
     Begin(Option<u64>, u64),
@@ -255,6 +259,7 @@ impl<M: Mix> ReferenceStateMachine for Machine<M> {
             (1, stream().prop_map(Step::Renew).boxed()),
             (1, select(vec![0, 4 << 20]).prop_map(Step::Trim).boxed()),
             (1, limits().prop_map(Step::Limit).boxed()),
+            (1, (0..MOST_OF_OTHERS).prop_map(Step::Others).boxed()),
         ]);
         Union::new_weighted(steps).boxed()
     }

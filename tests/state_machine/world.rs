@@ -4,17 +4,19 @@ use crate::common::BackendOf;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpool::compact::{Budget, Goal};
-use warpool::device::{Backend, HandleCounts};
+use warpool::device::{Backend, HandleCounts, Phys};
 use warpool::driver::abi;
 use warpool::movable::{Movable, Pass, Resident};
 use warpool::pool::HandleSize;
-use warpool::{Block, Event, Pool, PoolConfig, Result, Stream};
+use warpool::{Block, Device, Event, Pool, PoolConfig, Result, Stream};
 
 use crate::CAPACITY;
 use crate::common::sanitized::Sanitized;
 use crate::common::stamps::Stamps;
+use crate::common::watched::Watched;
 use crate::model::{EVENTS, Id, Kind, Program, STREAMS, Setup, Step};
 
 const GRANULE: u64 = 2 << 20;
@@ -24,6 +26,9 @@ const MOST_STEPS: usize = 500;
 
 /// Granules of the device that the report and the tables of compaction take.
 const APART: u64 = 8;
+
+/// Driver calls after which a step must have ended.
+const MOST_CALLS: u64 = 100_000;
 
 /// A pin, and what it borrows.
 struct Pin {
@@ -62,8 +67,12 @@ pub struct World {
     tight: bool,
     /// What the pool held at the last check.
     reserved: Cell<u64>,
-    /// Physical bytes that the device had given to others when the pool was made.
-    others: u64,
+    /// Physical bytes that the device had given when the pool was made.
+    before: u64,
+    /// What others have taken since, a granule each.
+    others: Vec<Phys>,
+    /// Driver calls of the step.
+    calls: Arc<AtomicU64>,
     backend: Arc<dyn Backend>,
     device: Sanitized,
 }
@@ -95,12 +104,22 @@ fn goal(hole: Option<u64>) -> Goal {
 }
 
 impl World {
-    pub fn new(device: Sanitized, program: &Program) -> Self {
+    pub fn new(device: &Device, program: &Program) -> Self {
+        let (device, watched) = Watched::over(device);
+        let calls = Arc::new(AtomicU64::new(0));
+        let made = Arc::clone(&calls);
+        watched.before(move |_, _| {
+            let step = made.fetch_add(1, Ordering::Relaxed);
+            assert!(step < MOST_CALLS, "a step does not end");
+            true
+        });
+        let device = Sanitized::over(&device);
         let stamps = Stamps::new(&device.device);
         let setup = &program.setup;
-        let others = device.device.backend().counts().bytes;
         Self {
-            others,
+            before: device.device.backend().counts().bytes,
+            others: Vec::new(),
+            calls,
             held: BTreeMap::new(),
             pass: None,
             pool: Pool::new(&device.device, config(setup, program)).unwrap(),
@@ -121,6 +140,7 @@ impl World {
     }
 
     pub fn step(&mut self, program: &Program, step: &Step) {
+        self.calls.store(0, Ordering::Relaxed);
         match *step {
             Step::Alloc(kind, stream, bytes) => self.alloc(program, kind, stream, bytes),
             Step::Free(id) => self.free(id),
@@ -147,6 +167,7 @@ impl World {
             Step::Renew(stream) => self.renew(stream),
             Step::Trim(keep) => drop(self.pool.trim(keep).unwrap()),
             Step::Limit(limit) => self.pool.set_limit(limit),
+            Step::Others(granules) => self.others_have(granules),
             Step::Compact(hole, budget) => self.compact(hole, budget),
             Step::Begin(hole, budget) => {
                 let pass = self
@@ -161,6 +182,15 @@ impl World {
                 }
             }
         }
+    }
+
+    fn others_have(&mut self, granules: usize) {
+        for phys in self.others.drain(granules.min(self.others.len())..) {
+            self.backend.release(phys).unwrap();
+        }
+        let (lacking, backend) = (granules - self.others.len(), &self.backend);
+        let taken = (0..lacking).map_while(|_| backend.create(GRANULE).ok());
+        self.others.extend(taken);
     }
 
     fn alloc(&mut self, program: &Program, kind: Kind, stream: usize, bytes: u64) {
@@ -205,7 +235,7 @@ impl World {
             touched.extend(addr / GRANULE..=(addr + bytes - 1) / GRANULE);
         }
         let most = program.limit.unwrap_or(u64::MAX) / GRANULE;
-        let most = most.min(CAPACITY / GRANULE - APART);
+        let most = most.min((CAPACITY / GRANULE - APART).saturating_sub(self.others.len() as u64));
         bytes.div_ceil(GRANULE) + touched.len() as u64 <= most
     }
 
@@ -349,7 +379,8 @@ impl World {
         assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
-        let given = self.backend.counts().bytes - self.others;
+        let others = self.before + self.others.len() as u64 * GRANULE;
+        let given = self.backend.counts().bytes - others;
         assert_eq!(given, reserved + stats.overhead, "bytes of the device");
         // At the first check memory may have been taken already when the pool was made.
         assert!(
@@ -361,7 +392,9 @@ impl World {
 
     /// Frees everything, and looks whether anything was corrupt or is left.
     pub fn finish(mut self) {
+        self.calls.store(0, Ordering::Relaxed);
         self.pass = None;
+        self.others_have(0);
         for held in self.held.values_mut() {
             if let Memory::Movable { pins, .. } = &mut held.memory {
                 pins.clear();
