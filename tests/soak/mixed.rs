@@ -16,7 +16,7 @@ use operations::OPERATIONS;
 use warpool::Device;
 use warpool::device::sim::Rng;
 use warpool::host::Contents;
-use world::{Shared, TAGS, THREADS, Watch, Worker};
+use world::{GRANULE, GRANULES, Shared, TAGS, THREADS, Watch, Worker};
 
 /// A device and its pool are used so long.
 const ROUND: Duration = Duration::from_secs(5);
@@ -29,6 +29,7 @@ fn check_at_the_end(shared: &Shared) {
     for stream in &shared.streams {
         stream.synchronize().unwrap();
     }
+    shared.others_have(0).unwrap();
     shared.root.wake(&TAGS).unwrap();
     for part in &shared.parts {
         part.check_invariants().unwrap();
@@ -78,7 +79,7 @@ fn round(device: &Device, captures: bool, seed: u64, end: Instant) {
 }
 
 fn host() -> Option<Device> {
-    Some(Device::host_with_capacity(96 << 20).unwrap())
+    Some(Device::host_with_capacity(GRANULES as u64 * GRANULE).unwrap())
 }
 
 /// Rounds with a seed each, on a device that is made for each.

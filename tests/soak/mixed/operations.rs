@@ -4,7 +4,7 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::world::{Held, Memory, Operation, SHARED, TAGS, Worker, panic_as_ours};
+use super::world::{GRANULES, Held, Memory, Operation, SHARED, TAGS, Worker, panic_as_ours};
 use half::f16;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{Rounding, convert};
@@ -17,7 +17,7 @@ const MOST_HELD: usize = 16;
 const MOST_GRAPHS: usize = 4;
 
 /// What a thread does, and how often.
-pub const OPERATIONS: [Operation; 24] = [
+pub const OPERATIONS: [Operation; 25] = [
     ("make a buffer", 5, Worker::make),
     ("drop a buffer", 3, Worker::drop_one),
     ("fill", 3, Worker::fill),
@@ -42,6 +42,7 @@ pub const OPERATIONS: [Operation; 24] = [
     ("sleep and wake", 1, Worker::sleep_and_wake),
     ("use another part", 1, Worker::another_part),
     ("use another pool", 1, Worker::another_pool),
+    ("have others fill the device", 1, Worker::others),
 ];
 
 impl Worker {
@@ -423,5 +424,14 @@ impl Worker {
         let _movable = pool.alloc_movable::<u64>(&stream, 10_000);
         drop(pool);
         typed?.download().map(drop)
+    }
+
+    /// Others hold more or fewer of the device's handles than before: now and then all.
+    fn others(&mut self) -> Result<()> {
+        let granules = match self.random.chance(1, 4) {
+            true => GRANULES,
+            false => self.up_to(GRANULES * 3 / 4),
+        };
+        self.shared.others_have(granules)
     }
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::common::BackendOf;
 use warpool::device::sim::Rng;
-use warpool::device::{Event, Graph};
+use warpool::device::{Event, Graph, Phys};
 use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::movable::{Movable, MovableId};
 use warpool::pool::{HandleSize, Relief};
@@ -21,6 +22,10 @@ pub const TAGS: [&str; 2] = ["a", "b"];
 pub const SHARED: usize = 3;
 
 const LIMIT: u64 = 20 << 20;
+pub const GRANULE: u64 = 2 << 20;
+
+/// Granules of the host device.
+pub const GRANULES: usize = 48;
 
 /// An operation that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -108,6 +113,8 @@ pub struct Shared {
     pub captures: bool,
     pub watch: Arc<Watch>,
     pub numbers: Mutex<Vec<(usize, MovableId)>>,
+    /// Handles that others have, a granule each.
+    others: Mutex<Vec<Phys>>,
     pub events: [Mutex<Arc<Event>>; SHARED],
     pub graphs: [Mutex<Option<Arc<Graph>>>; SHARED],
     pub errors: Mutex<BTreeMap<String, u64>>,
@@ -138,6 +145,7 @@ impl Shared {
             captures,
             watch,
             numbers: Mutex::default(),
+            others: Mutex::default(),
             events: [(); SHARED].map(|()| Mutex::new(Arc::new(device.event().unwrap()))),
             graphs: Default::default(),
             errors: Mutex::default(),
@@ -145,6 +153,17 @@ impl Shared {
             panics: AtomicU64::new(0),
             verified: AtomicU64::new(0),
         }
+    }
+
+    /// As many as the device has, if that is fewer.
+    pub fn others_have(&self, granules: usize) -> Result<()> {
+        let backend = self.root.device().backend();
+        let mut others = self.others.lock().unwrap();
+        let keep = granules.min(others.len());
+        (others.drain(keep..)).try_for_each(|phys| backend.release(phys))?;
+        let taken = (keep..granules).map_while(|_| backend.create(GRANULE).ok());
+        others.extend(taken);
+        Ok(())
     }
 
     pub fn count_error<T>(&self, result: Result<T>) {
