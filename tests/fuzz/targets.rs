@@ -9,7 +9,6 @@ use warpool::observe::Trace;
 use warpool::pool::HandleSize;
 
 use crate::cap::Cap;
-use crate::common::sanitized::Sanitized;
 use crate::model::{EVENTS, Kind as BlockKind, Machine, Mix, Program, STREAMS, Setup, Step};
 use crate::world::World;
 use crate::{arch, record};
@@ -215,7 +214,7 @@ fn setup(bytes: &mut Bytes<'_>) -> Setup {
 
 fn step(bytes: &mut Bytes<'_>, program: &Program) -> Step {
     let ids: Vec<u32> = program.live.keys().copied().collect();
-    let op = bytes.below(24);
+    let op = bytes.below(25);
     let id = match ids.len() as u64 {
         0 => u32::MAX,
         len => ids[bytes.below(len) as usize],
@@ -240,6 +239,7 @@ fn step(bytes: &mut Bytes<'_>, program: &Program) -> Step {
         20 => Step::Renew(stream),
         21 => Step::Trim(size(8 << 20)),
         22 => Step::Limit(Some((4 << 20) + size(16 << 20))),
+        23 => Step::Others(size(20) as usize),
         _ => Step::Compact(Some(size(12 << 20)), size(4 << 20)),
     }
 }
@@ -253,7 +253,7 @@ pub fn pool(data: &[u8]) {
     let mut program = Program::new(seed, setup, Some(24 << 20));
     let config = SimConfig::default().with_seed(program.seed);
     let device = Device::sim(&config.with_capacity(crate::CAPACITY)).expect("memory for it");
-    let mut world = World::new(Sanitized::over(&device), &program);
+    let mut world = World::new(&device, &program);
     drop(device);
     for _ in 0..64 {
         if bytes.is_empty() {
