@@ -5,6 +5,7 @@
 //! says otherwise.
 
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 
 /// The result of every fallible call of the crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -111,6 +112,22 @@ macro_rules! refuse {
     };
 }
 pub(crate) use refuse;
+
+/// A range as a program writes it: `5..11`, `..=10`.
+pub(crate) fn written(range: &impl RangeBounds<usize>) -> String {
+    let from = match range.start_bound() {
+        Bound::Included(at) => at.to_string(),
+        // No program writes this one. Wider, as `usize::MAX` has a next one too.
+        Bound::Excluded(&at) => (at as u128 + 1).to_string(),
+        Bound::Unbounded => String::new(),
+    };
+    let to = match range.end_bound() {
+        Bound::Included(at) => format!("={at}"),
+        Bound::Excluded(at) => at.to_string(),
+        Bound::Unbounded => String::new(),
+    };
+    format!("{from}..{to}")
+}
 
 impl Error {
     /// An [`Error::Invalid`] about `what`.

@@ -18,7 +18,7 @@ use std::ops::{Bound, RangeBounds};
 use bytemuck::Pod;
 
 use crate::device::{Addr, Place, Stream, StreamCore, Use, may_wait, ordered, ordered_to_its_end};
-use crate::error::{Error, Result, refuse};
+use crate::error::{Error, Result, refuse, written};
 
 /// Most bytes that a fill copies from the host; the device copies these to the rest.
 const PATTERN_BYTES: usize = 64 << 10;
@@ -43,7 +43,7 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
     let found = elements(end).zip(elements(Bound::Unbounded));
     let found = found.map(|(part, rest)| (len - rest, len - rest + part));
     found.ok_or_else(|| {
-        let why = format!("from {start:?} to {end:?} is not within 0..{len}");
+        let why = format!("{} is not within 0..{len}", written(range));
         Error::invalid("range", why)
     })
 }

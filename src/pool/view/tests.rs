@@ -41,6 +41,27 @@ fn a_slice_keeps_the_element_size() {
 }
 
 #[test]
+fn the_error_of_a_range_says_it_as_the_caller_wrote_it() {
+    // SAFETY: nothing is queued with the view.
+    let view = unsafe { View::<f64>::from_raw(0x1000, 10) }.unwrap();
+    let said = |part: Result<View<'_, f64>>| part.unwrap_err().to_string();
+    assert_eq!(said(view.slice(5..11)), "range: 5..11 is not within 0..10");
+    assert_eq!(
+        said(view.slice(5..=10)),
+        "range: 5..=10 is not within 0..10"
+    );
+    assert_eq!(said(view.slice(11..)), "range: 11.. is not within 0..10");
+    assert_eq!(said(view.slice(..11)), "range: ..11 is not within 0..10");
+    let last = usize::MAX;
+    let ends = said(view.slice(..=last));
+    assert_eq!(ends, format!("range: ..={last} is not within 0..10"));
+    let behind = said(view.slice((Bound::Excluded(10), Bound::Unbounded)));
+    assert_eq!(behind, "range: 11.. is not within 0..10");
+    let last = said(view.slice((Bound::Excluded(usize::MAX), Bound::Unbounded)));
+    assert_eq!(last, "range: 18446744073709551616.. is not within 0..10");
+}
+
+#[test]
 fn rows_that_overlap_or_reach_beyond_the_view_are_an_error() {
     // SAFETY: nothing is queued with the view.
     let view = unsafe { View::<f32>::from_raw(0x1000, 100) }.unwrap();
