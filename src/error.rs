@@ -197,6 +197,9 @@ pub struct OutOfMemory {
     /// The largest live blocks by tag: (tag, bytes, blocks), most bytes first. Growing buffers are "growing memory". A
     /// host pool has one holder, "page-locked host memory".
     pub holders: Vec<(String, u64, u64)>,
+    /// Bytes of the smallest handle; 0 of memory that comes in none.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) granule: u64,
 }
 
 /// A number of bytes, printed with a binary unit: `3.00 GiB`.
@@ -257,19 +260,29 @@ impl fmt::Display for OutOfMemory {
 impl OutOfMemory {
     /// What the caller can do, derived from the details.
     fn advice(&self) -> &'static str {
-        let headroom = self.limit.saturating_sub(self.reserved);
-        let is_full = |free: &u64| *free < self.requested && headroom > 0;
+        let granule = self.granule.max(1);
+        let free = self.device_free.unwrap_or(u64::MAX);
+        // The pool's memory without a block, and what new handles may add to it.
+        let spare = self.reserved.saturating_sub(self.live);
+        let new = (self.limit.saturating_sub(self.reserved) / granule * granule).min(free);
+        // Page-locked memory of the host, which has no handles, does not move.
+        let has_handles = self.granule > 0;
+        let in_pieces = has_handles && self.requested > new && self.requested - new <= spare;
         if self.requested > self.limit {
             "the request alone exceeds the limit: raise it or ask for less"
-        } else if self.after_compaction >= self.requested {
+        } else if self.requested.div_ceil(granule) > self.limit / granule {
+            "memory comes in whole handles, and those of the request exceed the limit: raise it"
+        } else if in_pieces || self.after_compaction >= self.requested {
             "make blocks movable, or compact"
-        } else if let Some(free) = self.device_free.filter(is_full) {
+        } else if spare.saturating_add(free) < self.requested {
             // What the pool would have without a block.
             if self.requested <= self.reserved.saturating_add(free) {
                 "the device is full: free blocks, or ask for less"
             } else {
                 "other users hold the device's memory, or it has less: free some of theirs, or ask for less"
             }
+        } else if self.limit == u64::MAX {
+            "free blocks, or ask for less"
         } else {
             "free blocks, raise the limit, or ask for less"
         }
@@ -298,25 +311,70 @@ mod tests {
         assert!(text.contains("raise it or ask for less"), "{text}");
     }
 
+    /// The advice on a request of that many MiB to a pool with these live, reserved, limit and device's free MiB.
+    fn advice(requested: u64, live: u64, reserved: u64, limit: u64, free: u64) -> String {
+        let figures = OutOfMemory {
+            requested: requested << 20,
+            live: live << 20,
+            reserved: reserved << 20,
+            limit: limit.saturating_mul(1 << 20),
+            device_free: Some(free << 20),
+            granule: 2 << 20,
+            ..OutOfMemory::default()
+        };
+        let text = figures.to_string();
+        text.rsplit("; ").next().unwrap_or_default().to_owned()
+    }
+
+    const NO_LIMIT: u64 = u64::MAX;
+
     #[test]
     fn the_advice_on_a_full_device_blames_other_users_only_for_what_the_pool_does_not_hold() {
-        let advice = |requested, reserved, free| {
-            let full = OutOfMemory {
-                requested,
-                reserved,
-                limit: u64::MAX,
-                device_free: Some(free),
-                ..OutOfMemory::default()
-            };
-            full.to_string().rsplit("; ").next().map(str::to_owned)
-        };
         let (own, others) = (
             "the device is full: free blocks, or ask for less",
             "other users hold the device's memory, or it has less: free some of theirs, or ask for less",
         );
-        assert_eq!(advice(1 << 20, 60 << 20, 0).as_deref(), Some(own));
-        assert_eq!(advice(20 << 20, 16 << 20, 4 << 20).as_deref(), Some(own));
-        assert_eq!(advice(20 << 20, 16 << 20, 0).as_deref(), Some(others));
-        assert_eq!(advice(1 << 46, 10 << 20, 54 << 20).as_deref(), Some(others));
+        assert_eq!(advice(1, 60, 60, NO_LIMIT, 0), own);
+        assert_eq!(advice(20, 16, 16, NO_LIMIT, 4), own);
+        assert_eq!(advice(20, 16, 16, NO_LIMIT, 0), others);
+        assert_eq!(advice(1 << 26, 10, 10, NO_LIMIT, 54), others);
+        // A higher limit lets no more in.
+        assert_eq!(advice(4, 8, 8, 8, 0), own);
+    }
+
+    #[test]
+    fn the_advice_on_free_memory_in_pieces_is_to_make_blocks_movable() {
+        let movable = "make blocks movable, or compact";
+        assert_eq!(advice(4, 8, 16, 16, 48), movable);
+        assert_eq!(advice(4, 32, 64, NO_LIMIT, 0), movable);
+        assert_eq!(advice(10, 8, 14, 19, 48), movable);
+        let more = "free blocks, raise the limit, or ask for less";
+        assert_eq!(advice(12, 8, 14, 19, 48), more);
+        // A host pool, whose memory does not move.
+        let host = OutOfMemory {
+            requested: 2 << 20,
+            live: 1 << 20,
+            reserved: 4 << 20,
+            limit: 4 << 20,
+            ..OutOfMemory::default()
+        };
+        assert!(host.to_string().ends_with(more), "{host}");
+    }
+
+    #[test]
+    fn the_advice_raises_a_limit_that_no_freed_block_makes_room_under() {
+        let handles =
+            "memory comes in whole handles, and those of the request exceed the limit: raise it";
+        assert_eq!(advice(1, 0, 0, 1, 64), handles);
+        assert_eq!(advice(3, 0, 0, 3, 64), handles);
+        assert_eq!(advice(3, 1, 2, 3, 64), handles);
+        let alone = "the request alone exceeds the limit: raise it or ask for less";
+        assert_eq!(advice(4, 0, 0, 3, 64), alone);
+    }
+
+    #[test]
+    fn the_advice_names_no_limit_where_there_is_none() {
+        // The device said that it has memory, and made no handle.
+        assert_eq!(advice(4, 8, 8, NO_LIMIT, 9), "free blocks, or ask for less");
     }
 }

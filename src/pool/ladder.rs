@@ -347,6 +347,7 @@ impl Shared {
             largest_hole: holes.map(|it| it.bytes).max().unwrap_or(0),
             after_compaction: snapshot.after_compaction(),
             holders,
+            granule: self.device.info().granule,
         }
     }
 

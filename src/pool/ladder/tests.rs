@@ -324,6 +324,46 @@ fn a_request_takes_the_memory_of_others_beside_what_a_stream_freed_as_its_captur
     }
 }
 
+#[test]
+fn a_request_that_failed_is_served_once_the_errors_advice_is_followed() {
+    let world = World::new(PoolConfig::default().limit(MIB));
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let advice = |bytes| {
+        let said = pool.alloc(stream, bytes).unwrap_err().to_string();
+        said.rsplit("; ").next().unwrap_or_default().to_owned()
+    };
+    let handles =
+        "memory comes in whole handles, and those of the request exceed the limit: raise it";
+    assert_eq!(advice(512), handles);
+    pool.set_limit(3 * MIB);
+    let small = pool.alloc(stream, 512).unwrap();
+    assert_eq!(advice(5 * MIB / 2), handles);
+    pool.set_limit(4 * MIB);
+    drop(pool.alloc(stream, 5 * MIB / 2).unwrap());
+    drop(small);
+    pool.trim(0).unwrap();
+    // Two of three blocks go: the rest is in pieces, whether or not it may move.
+    pool.set_limit(12 * MIB);
+    let every_third = |at: usize| at.is_multiple_of(3);
+    let mut fixed: Vec<_> = (0..24)
+        .map(|_| pool.alloc(stream, MIB / 2).unwrap())
+        .collect();
+    let mut at = 0..;
+    fixed.retain(|_| at.next().is_some_and(every_third));
+    assert_eq!(advice(7 * MIB), "make blocks movable, or compact");
+    assert_eq!(
+        advice(9 * MIB),
+        "free blocks, raise the limit, or ask for less"
+    );
+    drop(fixed);
+    pool.trim(0).unwrap();
+    let movable = |_| pool.alloc_movable::<u8>(stream, 1 << 19).unwrap();
+    let mut blocks: Vec<_> = (0..24).map(movable).collect();
+    let mut at = 0..;
+    blocks.retain(|_| at.next().is_some_and(every_third));
+    drop(pool.alloc(stream, 7 * MIB).unwrap());
+}
+
 /// A pool without a free hole, and what the others hold.
 fn filled(config: PoolConfig) -> (World, Block) {
     let world = World::new(config.overlap_bytes(0).slack(0.0));
