@@ -112,7 +112,7 @@ pub struct Plan {
     /// The time of all actions, in the stages' unit.
     pub time: u64,
     /// Most bytes kept at once: the chain's input, activations, saved values, gradients and scratch
-    /// memory.
+    /// memory. The gradient of the last output is the loss's: it counts from the last stage's backward on.
     pub peak_bytes: u64,
     forwards: u64,
 }

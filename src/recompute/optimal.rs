@@ -1,7 +1,8 @@
 //! The recurrence for the least time and the least memory of every stretch of stages.
 //!
 //! A *stretch* is the stages from `first` to `last`, given the input of `first` and the gradient of
-//! `last`'s output. Its memory includes everything but that input. It begins in one of two ways:
+//! `last`'s output. The loss makes that of the chain's last output just before its backward. A stretch's
+//! memory includes everything but that input. It begins in one of two ways:
 //!
 //! - **save**: `first` runs a saving forward; the stretch after it follows; then the backward of
 //!   `first`;
@@ -52,11 +53,19 @@ impl Chain<'_> {
         }
     }
 
+    /// The gradient that is there while a stretch up to `last` runs its forwards: none in the chain's last one.
+    fn gradient(&self, last: usize) -> u64 {
+        match last + 1 == self.stages.len() {
+            true => 0,
+            false => self.output(last),
+        }
+    }
+
     /// Memory while `first` of a stretch up to `last` runs its saving forward, and while its backward
     /// runs.
     fn to_save(&self, first: usize, last: usize) -> u64 {
         let facts = &self.stages[first];
-        let forward = self.output(last) + self.units(facts.forward_scratch);
+        let forward = self.gradient(last) + self.units(facts.forward_scratch);
         let backward =
             self.output(first) + self.input_of(first) + self.units(facts.backward_scratch);
         self.saved(first) + forward.max(backward)
@@ -69,7 +78,7 @@ impl Chain<'_> {
         } else {
             self.input_of(stage)
         };
-        self.output(last)
+        self.gradient(last)
             + input
             + self.output(stage)
             + self.units(self.stages[stage].forward_scratch)

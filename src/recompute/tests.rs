@@ -28,7 +28,13 @@ fn least_time(stages: &[Stage], input: u64, budget: u64) -> Option<u64> {
             u64::from(outputs >> at & 1) * stages[at].output_bytes
                 + u64::from(saved >> at & 1) * stages[at].saved_bytes
         });
-        input + parts.sum::<u64>() + input_of(gradient)
+        // The loss's gradient is made for the last stage's backward.
+        let gradient = if gradient == count {
+            0
+        } else {
+            input_of(gradient)
+        };
+        input + parts.sum::<u64>() + gradient
     };
     let mut queue = BinaryHeap::from([Reverse((0_u64, (0, 0, count, 0)))]);
     let mut known: HashMap<Position, u64> = HashMap::new();
@@ -68,12 +74,70 @@ fn least_time(stages: &[Stage], input: u64, budget: u64) -> Option<u64> {
             if stage + 1 == gradient && saved & bit != 0 {
                 let gone = !(bit | before);
                 let next = (outputs & gone, saved & !bit, stage, held & gone);
-                let during = kept(position) + input_of(stage) + facts.backward_scratch;
+                let own = if gradient == count {
+                    facts.output_bytes
+                } else {
+                    0
+                };
+                let during = kept(position) + own + input_of(stage) + facts.backward_scratch;
                 go(during, next, facts.backward_time);
             }
         }
     }
     None
+}
+
+/// The most bytes at once of an application that executes `actions`: it allocates each value as it is made, and frees
+/// it as the action says. Independent of the walk: it knows values by name, and adds them all up.
+fn played(stages: &[Stage], input: u64, actions: &[Action]) -> u64 {
+    #[derive(PartialEq, Eq, Hash)]
+    enum Value {
+        Output(usize),
+        Saved(usize),
+        GradientOfInput(usize),
+        Scratch,
+    }
+    use Value::{GradientOfInput, Output, Saved, Scratch};
+    let (last, mut peak) = (stages.len() - 1, input);
+    let mut there: HashMap<Value, u64> = HashMap::new();
+    let mut allocate = |there: &mut HashMap<_, _>, value, bytes| {
+        assert!(there.insert(value, bytes).is_none(), "made twice");
+        peak = peak.max(input + there.values().sum::<u64>());
+    };
+    for &action in actions {
+        match action {
+            Action::Forward { stage, keep_input } => {
+                allocate(&mut there, Scratch, stages[stage].forward_scratch);
+                allocate(&mut there, Output(stage), stages[stage].output_bytes);
+                if stage > 0 && !keep_input {
+                    there.remove(&Output(stage - 1));
+                }
+            }
+            Action::ForwardSaving { stage } => {
+                allocate(&mut there, Scratch, stages[stage].forward_scratch);
+                allocate(&mut there, Saved(stage), stages[stage].saved_bytes);
+            }
+            Action::Backward { stage } => {
+                if stage == last {
+                    // Of the loss, which needs the last output.
+                    let bytes = stages[last].output_bytes;
+                    allocate(&mut there, GradientOfInput(last + 1), bytes);
+                }
+                let bytes = stage
+                    .checked_sub(1)
+                    .map_or(input, |it| stages[it].output_bytes);
+                allocate(&mut there, Scratch, stages[stage].backward_scratch);
+                allocate(&mut there, GradientOfInput(stage), bytes);
+                let gone = [Saved(stage), Output(stage), GradientOfInput(stage + 1)];
+                gone.iter().for_each(|it| _ = there.remove(it));
+                if stage > 0 {
+                    there.remove(&Output(stage - 1));
+                }
+            }
+        }
+        there.remove(&Scratch);
+    }
+    peak
 }
 
 prop_compose! {
@@ -104,6 +168,18 @@ proptest! {
                 prop_assert_eq!(Some(plan.time), best);
             }
             Err(_) => prop_assert_eq!(best, None),
+        }
+    }
+
+    #[test]
+    fn the_peak_of_a_plan_is_that_of_an_application_that_executes_it(
+        stages in prop::collection::vec(any_stage(), 1..9), input in 0_u64..4,
+        more in 0_u64..20, stride in 1_usize..9
+    ) {
+        let budget = least_budget(&stages, input).unwrap() + more;
+        for plan in [plan(&stages, input, budget), keep_every(&stages, input, stride)] {
+            let plan = plan.unwrap();
+            prop_assert_eq!(plan.peak_bytes, played(&stages, input, &plan.actions));
         }
     }
 

@@ -21,7 +21,7 @@ struct Kept<'a> {
     saved: Vec<bool>,
     /// Bytes of `outputs` and `saved`.
     held: u64,
-    /// The stage whose output's gradient is kept.
+    /// The stage whose input's gradient is kept; behind the last one, none is.
     gradient: usize,
 }
 
@@ -51,12 +51,11 @@ impl Kept<'_> {
     }
 
     fn bytes(&self) -> u64 {
-        self.input_bytes + self.held + self.gradient_bytes()
-    }
-
-    fn gradient_bytes(&self) -> u64 {
-        let facts = self.gradient.checked_sub(1).map(|at| self.stages[at]);
-        facts.map_or(self.input_bytes, |facts| facts.output_bytes)
+        let gradient = match self.gradient == self.stages.len() {
+            true => 0,
+            false => self.input_of(self.gradient),
+        };
+        self.input_bytes + self.held + gradient
     }
 }
 
@@ -139,8 +138,9 @@ fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64>
             if kept.gradient != stage + 1 || !kept.saved[stage] {
                 return Err(refused(action, "what it needs is not there"));
             }
-            // The gradient of the input is written while that of the output is read.
-            let during = kept.bytes() + kept.input_of(stage) + facts.backward_scratch;
+            // The gradient of the input is written while that of the output is read; the loss makes the last one now.
+            let all = kept.input_bytes + kept.held + facts.output_bytes;
+            let during = all + kept.input_of(stage) + facts.backward_scratch;
             kept.set_saved(stage, false);
             // The backward of the stage before needs what that stage saved, not its output by
             // itself.
