@@ -140,7 +140,8 @@ impl Error {
         }
     }
 
-    /// Whether this is [`Error::OutOfMemory`].
+    /// Whether this is [`Error::OutOfMemory`]. A driver that has no addresses left for a pool or a growing buffer
+    /// is an [`Error::Driver`]: to free blocks does not help.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))

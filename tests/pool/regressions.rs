@@ -9,7 +9,7 @@ use crate::common::{self, BackendOf};
 
 use warpool::device::sim::SimConfig;
 use warpool::pool::{HandleSize, Relief};
-use warpool::{Block, Device, Pool, PoolBuf, PoolConfig, Result, Stream};
+use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -497,6 +497,22 @@ fn a_block_dropped_while_its_streams_capture_ends_is_reused_behind_its_declared_
     drop((graph, next));
     pool.trim(0).unwrap();
     assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn a_driver_without_addresses_left_is_no_lack_of_memory() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let buffer = || pool.grow_buf::<u8>(&stream, 1 << 20).map(drop);
+    let another = || Pool::new(&device, PoolConfig::default()).map(drop);
+    for reserves in [&buffer as &dyn Fn() -> _, &another] {
+        watched.fail_with("reserve", 1, false, OUT_OF_MEMORY);
+        let refused = reserves().unwrap_err();
+        assert!(matches!(refused, Error::Driver { .. }) && !refused.is_out_of_memory());
+        reserves().unwrap();
+    }
+    pool.check_invariants().unwrap();
 }
 
 #[test]
