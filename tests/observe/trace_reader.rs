@@ -143,6 +143,10 @@ fn a_file_without_a_header_or_without_events_is_refused() {
     assert_eq!((line, why.contains("empty")), (1, true), "{why}");
     let (line, why) = refused(read(HEADER));
     assert_eq!((line, why.contains("no events")), (1, true), "{why}");
+    let failed = "1,0,allocate failure,(nil),99,0\n";
+    let (line, why) = refused(read(format!("{HEADER}{failed}{failed}")));
+    let said = "all 2 requests in the file failed: nothing is left to replay";
+    assert_eq!((line, why.as_str()), (3, said));
     let (line, why) = refused(read("1,0,allocate,0x10,8,0\n"));
     assert_eq!(
         (line, why.contains("expected Thread,Time,Action")),

@@ -61,7 +61,7 @@ fn read_lines(
         );
     };
     let columns = Columns::from_header(header)?;
-    let mut ledger = Ledger::new(name, max_bytes);
+    let (mut ledger, mut failed) = (Ledger::new(name, max_bytes), 0_u64);
     while let Some(line) = lines.next()? {
         if line.trim_ascii().is_empty() {
             continue;
@@ -77,12 +77,15 @@ fn read_lines(
                 bytes,
                 stream,
             } => ledger.free(pointer, bytes, stream)?,
-            Row::Failure => {}
+            Row::Failure => failed += 1,
         }
     }
     let trace = ledger.finish();
-    if trace.events.is_empty() {
-        return Err("the file has a header and no events".to_owned());
+    match failed {
+        _ if !trace.events.is_empty() => Ok(trace),
+        0 => Err("the file has a header and no events".to_owned()),
+        _ => Err(format!(
+            "all {failed} requests in the file failed: nothing is left to replay"
+        )),
     }
-    Ok(trace)
 }
