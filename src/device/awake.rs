@@ -109,9 +109,13 @@ impl Device {
             let known = self.timelines();
             known.values().filter_map(|it| it.upgrade()).collect()
         };
-        let passed = self
-            .wait_for_operations(&all)
-            .and_then(|()| all.iter().try_for_each(|it| it.sync_to(it.last_tick())));
+        let passed = self.wait_for_operations(&all).and_then(|()| {
+            // All marks first: what other threads queue during a wait is not waited for.
+            let ticks: Vec<_> = all.iter().map(|it| it.last_tick()).collect();
+            let each = || all.iter().zip(&ticks);
+            each().for_each(|(it, tick)| it.record_ahead(*tick));
+            each().try_for_each(|(it, tick)| it.sync_to(*tick))
+        });
         if passed.is_err() {
             self.resume(awake);
         }

@@ -16,6 +16,7 @@
 
 use super::core::Core;
 use super::mapping::IdleFrame;
+use super::stats::Told;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
@@ -55,22 +56,6 @@ impl Core {
         refuse!(self.asleep => "pool", "it sleeps: wake it first");
         Ok(())
     }
-
-    /// Turns sleeping frames without blocks into gaps.
-    fn forget_idle_asleep(&mut self) {
-        // No work uses memory that sleeps, whatever the streams that freed it have to do.
-        let none = self.streams.iter().map(|_| None).collect();
-        let streams = std::mem::replace(&mut self.streams, none);
-        self.merge_done();
-        self.streams = streams;
-        let holes = self.extents.holes_from(self.arena.granule());
-        let idle = holes.flat_map(|hole| self.idle_in(hole));
-        let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();
-        for IdleFrame { hole, id, .. } in self.hold_frames(&idle) {
-            self.arena.forget_asleep(id);
-            self.extents.retired(hole);
-        }
-    }
 }
 
 impl Shared {
@@ -100,8 +85,6 @@ impl Shared {
         refuse!(!self.core.lock().config.sleeps => "pool",
             "it may not be put to sleep: make it with PoolConfig::sleeps(true)");
         may_wait()?;
-        // Idle memory is not restored. What the driver does not release sleeps with the rest.
-        let (trimmed, _) = self.trim(0);
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);
@@ -119,8 +102,14 @@ impl Shared {
         if asleep.is_none() {
             self.open();
         }
-        let left = || self.core.lock().arena.reserved();
-        outcome.map(|()| trimmed + before.saturating_sub(left()))
+        let mut core = self.core.lock();
+        let released = before.saturating_sub(core.arena.reserved());
+        // What does not sleep.
+        let idle = released.saturating_sub(core.arena.asleep());
+        core.count(Told::Trimmed(idle));
+        drop((core, asleep));
+        self.tell();
+        outcome.map(|()| released)
     }
 
     fn fall_asleep(
@@ -241,7 +230,27 @@ impl Shared {
             sleeping.end = part.last().map_or(sleeping.end, |it| it.1);
             self.take_all_down(part)?;
         }
+        self.forget_idle();
         Ok(())
+    }
+
+    /// Turns sleeping frames without blocks into gaps, and drops those that growing buffers do not use.
+    fn forget_idle(&self) {
+        let growing = lock(&self.growing).clone();
+        growing.iter().for_each(|it| it.forget_asleep(&self.core));
+        let mut core = self.core.lock();
+        // No work uses memory that sleeps, whatever the streams that freed it have to do.
+        let none = core.streams.iter().map(|_| None).collect();
+        let streams = std::mem::replace(&mut core.streams, none);
+        core.merge_done();
+        core.streams = streams;
+        let holes = core.extents.holes_from(core.arena.granule());
+        let idle = holes.flat_map(|hole| core.idle_in(hole));
+        let idle: Vec<_> = idle.filter(|it| !it.frame.awake).collect();
+        for IdleFrame { hole, id, .. } in core.hold_frames(&idle) {
+            core.arena.forget_asleep(id);
+            core.extents.retired(hole);
+        }
     }
 
     fn take_all_down(&self, part: &Part) -> Result<()> {
@@ -253,12 +262,10 @@ impl Shared {
         if sleeping.end == 0 {
             return Ok(());
         }
-        let growing = lock(&self.growing).clone();
-        growing.iter().for_each(|it| it.forget_asleep(&self.core));
+        self.forget_idle();
         // What the device did not take back counts against the limit.
         let _ = self.work(|core| core.begin_trim(u64::MAX, true));
-        let mut core = self.core.lock();
-        core.forget_idle_asleep();
+        let core = self.core.lock();
         let (room, lacking) = (core.room(), core.arena.asleep());
         drop(core);
         if room < lacking {

@@ -328,6 +328,34 @@ fn memory_is_taken_down_and_made_while_the_bus_copies() {
 }
 
 #[test]
+fn a_pool_that_falls_asleep_waits_once_for_each_stream_and_not_for_what_they_are_given_meanwhile() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    let mut kept = Vec::new();
+    for stream in &streams {
+        kept.push(pool.alloc_filled(stream, 1 << 20, 1u8).unwrap());
+        drop(pool.alloc_filled(stream, 3 << 20, 2u8).unwrap());
+    }
+    let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let log = Arc::clone(&calls);
+    watched.before(move |call, _| {
+        log.lock().unwrap().push(call);
+        true
+    });
+    pool.sleep(&[], Contents::Discarded).unwrap();
+    let calls = std::mem::take(&mut *calls.lock().unwrap());
+    // Then the pool's own copies begin, on a stream of their own.
+    let waits = calls.iter().take_while(|call| **call != "stream_create");
+    let waits = waits.filter(|call| call.ends_with("_record") || call.ends_with("_sync"));
+    // What is given to a stream behind its record is not waited for, and all are made first.
+    let (records, syncs) = (["event_record"; 3], ["event_sync"; 3]);
+    assert!(waits.eq(records.iter().chain(&syncs)), "{calls:?}");
+    pool.wake(&[]).unwrap();
+    assert!(kept.iter().all(|it| it.download().is_ok()));
+}
+
+#[test]
 fn handles_whose_blocks_of_several_streams_were_dropped_asleep_are_not_made_again() {
     for device in [common::host(), Device::sim(&SimConfig::default()).unwrap()] {
         let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
