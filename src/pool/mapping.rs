@@ -52,15 +52,9 @@ impl Core {
         let refused = self.is_refused(terms);
         let room = if refused { 0 } else { self.room() };
         let remap = self.config.remap;
-        let new = if remap {
-            self.slack(bytes).min(room)
-        } else {
-            room
-        };
-        let all = match new < placement.to_map {
-            true => self.idle(usable),
-            false => Vec::new(),
-        };
+        let new = room.min(if remap { self.slack(bytes) } else { u64::MAX });
+        let lacks = new < placement.to_map;
+        let all = if lacks { self.idle(usable) } else { Vec::new() };
         let suffices = |at: &Placement| total(&beside(at, &all)).saturating_add(room) >= at.to_map;
         if !suffices(&placement) {
             // It may lean on the very handles that it lacks.
