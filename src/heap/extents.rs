@@ -145,12 +145,6 @@ impl Extents {
     }
 
     #[inline(always)]
-    fn drop_record(&mut self, id: Id) {
-        self.get_mut(id).state = State::Unused;
-        self.spare.push(id);
-    }
-
-    #[inline(always)]
     fn file(&mut self, id: Id) {
         let Extent { bytes, epoch, .. } = *self.get(id);
         self.changes += 1;
@@ -177,7 +171,7 @@ impl Extents {
             self.table.push(Extent::default());
             (self.table.len() - 1) as Id
         });
-        // Field by field, as in `give`: a record that is copied whole is loaded before its stores are done.
+        // Field by field, as in `join`: a record that is copied whole is loaded before its stores are done.
         let lower = self.get_mut(id);
         let (epoch, state, movable) = (lower.epoch, lower.state, lower.movable);
         lower.bytes = at - start;
@@ -195,14 +189,16 @@ impl Extents {
     }
 
     /// Joins an extent with its upper neighbour, neither of them filed; `id` stays.
+    #[inline(always)]
     pub(crate) fn join(&mut self, id: Id) {
-        let upper_id = self.get(id).next;
-        let upper = *self.get(upper_id);
+        let upper = self.get(id).next;
+        let Extent { bytes, next, .. } = *self.get(upper);
         let lower = self.get_mut(id);
-        lower.bytes += upper.bytes;
-        lower.next = upper.next;
-        self.get_mut(upper.next).prev = id;
-        self.drop_record(upper_id);
+        lower.bytes += bytes;
+        lower.next = next;
+        self.get_mut(next).prev = id;
+        self.get_mut(upper).state = State::Unused;
+        self.spare.push(upper);
     }
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole.
@@ -237,41 +233,27 @@ impl Extents {
     /// those that `covered` says are done. Returns the hole.
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
-        let Epoch { stream: slot, tick } = epoch;
-        let (mut bytes, prev) = (self.get(id).bytes, self.get(id).prev);
-        let mut next = self.get(id).next;
+        let Extent { prev, next, .. } = *self.get(id);
+        let Epoch { stream, mut tick } = epoch;
         let joins = |extent: &Extent| {
-            extent.state == State::Free && (extent.epoch.stream == slot || covered(extent))
+            extent.state == State::Free && (extent.epoch.stream == stream || covered(extent))
         };
         let (up, down) = (joins(self.get(next)), joins(self.get(prev)));
-        let (mut at, mut latest) = (id, tick);
-        if up {
-            self.unfile(next);
-            let upper = self.get(next);
-            if upper.epoch.stream == slot {
-                latest = latest.max(upper.epoch.tick);
+        let mut at = id;
+        for (merges, hole, lower) in [(up, next, id), (down, prev, prev)] {
+            if merges {
+                self.unfile(hole);
+                let theirs = self.get(hole).epoch;
+                if theirs.stream == stream {
+                    tick = tick.max(theirs.tick);
+                }
+                self.join(lower);
+                at = lower;
             }
-            bytes += upper.bytes;
-            self.drop_record(std::mem::replace(&mut next, upper.next));
-        }
-        if down {
-            self.unfile(prev);
-            let lower = self.get(prev);
-            if lower.epoch.stream == slot {
-                latest = latest.max(lower.epoch.tick);
-            }
-            bytes += lower.bytes;
-            at = prev;
-            self.drop_record(id);
         }
         let hole = self.get_mut(at);
-        hole.bytes = bytes;
-        hole.epoch = Epoch::new(slot, latest);
-        hole.next = next;
+        hole.epoch = Epoch::new(stream, tick);
         hole.state = State::Free;
-        if up | down {
-            self.get_mut(next).prev = at;
-        }
         self.file(at);
         at
     }
