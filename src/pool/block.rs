@@ -18,6 +18,7 @@ use crate::device::{
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, Id, NONE, UNIT};
+use crate::sync::latch;
 
 impl Block {
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
@@ -299,7 +300,7 @@ impl Block {
         let transfer = &lane.shared.transfer;
         let waited = uses.map_or(Ok(()), |uses| transfer.timed(|| uses.wait(&lane.timeline)));
         let freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
-        lane.free_foreign(this.lane(), freed, this.requested);
+        lane.free_slowly(latch(&lane.state), this.lane(), freed, this.requested);
         waited
     }
 }

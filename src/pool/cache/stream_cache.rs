@@ -15,7 +15,7 @@ use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::device::{Addr, StreamCore, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
 use crate::heap::size_class::{self, is_slot};
-use crate::heap::{Grant, NONE, UNIT};
+use crate::heap::{Grant, UNIT};
 use crate::pool::core::{Core, CoreGuard, Hold};
 use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Counters, Elsewhere};
@@ -234,38 +234,11 @@ impl Lane {
         // Built where it goes, not copied there.
         let block = || Cached::new(extent.id(), addr, bytes, tick);
         if self.is_observed || !self.has_room(&state, bytes) {
-            return self.free_by_core(state, self, block(), requested);
+            return self.free_slowly(state, self, block(), requested);
         }
         // Nothing uses the lane after this: once the latch is released, it may retire and end.
         state.counters.free(bytes, requested);
         state.cache.push(block());
-    }
-
-    /// Frees here a block of `home`, a lane of the pool, and counts it as freed elsewhere.
-    pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let state = latch(&self.state);
-        // A part of a graph's memory has no extent.
-        if self.is_observed || block.id == NONE || !self.has_room(&state, block.bytes) {
-            return self.free_by_core(state, home, block, requested);
-        }
-        self.keep(state, home, block, requested);
-    }
-
-    /// Files a block of `home` in the cache, which has room. The lane is not retired, and will not be until the latch is
-    /// released.
-    fn keep(
-        &self,
-        mut state: LatchGuard<'_, LaneState>,
-        home: &Self,
-        block: Cached,
-        requested: u64,
-    ) {
-        let leaves = self.count_free(&mut state, home, &block, requested);
-        state.cache.push(block);
-        drop(state);
-        if leaves {
-            home.leave();
-        }
     }
 
     /// Returns whether `home` is retired: it waits for each of its blocks.
@@ -295,15 +268,14 @@ impl Lane {
         let late = Block::freed(self, &block, requested);
         beside(move || {
             let lane = late.lane();
-            lane.free_by_core(latch(&lane.state), lane, block, requested);
+            lane.free_slowly(latch(&lane.state), lane, block, requested);
         });
     }
 
-    /// Frees a block of `home` if the cache is full, which is then emptied, or keeps nothing. All under the core's
-    /// lock, so that a request sees all free memory. That lock keeps this lane alive, and the block keeps `home`.
-    #[cold]
+    /// Frees here a block of `home`, a lane of the pool. A full cache is emptied under the core's lock, so that a request
+    /// sees all free memory. That lock keeps this lane alive, and the block keeps `home`.
     #[inline(never)]
-    fn free_by_core<'l>(
+    pub(crate) fn free_slowly<'l>(
         &'l self,
         mut state: LatchGuard<'l, LaneState>,
         home: &Self,
@@ -334,10 +306,18 @@ impl Lane {
             block.tick = self.open_tick();
             state = latch(&self.state);
         }
-        // A full cache gets more room if others have the pool's lock.
-        self.look_for_others(&mut state);
-        if block.id != NONE && self.has_room(&state, block.bytes) {
-            return self.keep(state, home, block, requested);
+        if !self.has_room(&state, block.bytes) {
+            // A full cache gets more room if others have the pool's lock.
+            self.look_for_others(&mut state);
+        }
+        if self.has_room(&state, block.bytes) {
+            // The lane is not retired, and will not be until the latch is released.
+            let leaves = self.count_free(&mut state, home, &block, requested);
+            state.cache.push(block);
+            drop(state);
+            return if leaves {
+                home.leave()
+            };
         }
         drop(state);
         let core = &self.shared.core;
