@@ -283,8 +283,7 @@ impl Block {
         if self.uses.is_some() || lane.is_none() {
             let captures = self.captures_beyond(stream.core());
             if !captures.is_empty() {
-                self.tell(Event::Keep(stream.core()));
-                keep_block(self, captures, &stream.core().timeline);
+                keep_block(self, captures, stream.core());
                 return Ok(());
             }
         }
@@ -313,8 +312,7 @@ fn free_used(mut block: Block) {
     let captures = block.captures_beyond(&block.lane().stream);
     if !captures.is_empty() {
         let home = Arc::clone(&block.lane().stream);
-        block.tell(Event::Keep(&home));
-        return keep_block(block, captures, &home.timeline);
+        return keep_block(block, captures, &home);
     }
     let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
         return;

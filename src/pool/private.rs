@@ -17,7 +17,7 @@ use super::cache::Cached;
 use super::observers::Event;
 use super::structure::{Block, Lane, LaneState, Private, Segment, Segments};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{AccessLog, Addr, Kept, Recorder, Stream, Timeline, lock};
+use crate::device::{AccessLog, Addr, Kept, Recorder, Stream, StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::sync::{Mutex, latch};
@@ -164,9 +164,10 @@ impl Block {
     }
 }
 
-/// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and `timeline`'s so far.
-pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
-    let streams = [&*block.lane().stream.timeline, timeline].map(|it| (it, it.open_tick()));
+/// Frees `block` once the graphs of all `recorders` are gone, behind the work of its stream and of `on` so far.
+pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, on: &StreamCore) {
+    block.tell(Event::Keep(on));
+    let streams = [&*block.lane().stream.timeline, &on.timeline].map(|it| (it, it.open_tick()));
     for (stream, tick) in streams {
         // Also under capture, which another thread may have begun since.
         recorders.last().inspect(|last| last.outlast(stream, tick));
@@ -256,11 +257,8 @@ impl Lane {
         let is_its = |its: &Recorder| capture.as_ref().is_none_or(|it| std::ptr::eq(&**it, its));
         let freed = Block::freed(home, &block, requested);
         let Some(private) = home.private.as_ref().filter(|it| is_its(&it.recorder)) else {
-            let kept = capture.map(|it| {
-                freed.tell(Event::Keep(&self.stream));
-                keep_block(ManuallyDrop::into_inner(freed), vec![it], timeline);
-            });
-            return kept.is_some();
+            let keep = |it| keep_block(ManuallyDrop::into_inner(freed), vec![it], &self.stream);
+            return capture.map(keep).is_some();
         };
         freed.tell(Event::Free(&self.stream));
         if capture.is_none() {

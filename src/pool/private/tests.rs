@@ -192,7 +192,7 @@ fn a_block_that_a_graph_keeps_is_freed_behind_a_stream_whose_capture_begins_as_t
     let queued = home.core().timeline.open_tick();
     // As by another thread, since the drop looked for captures.
     let begun = home.begin_capture().unwrap();
-    keep_block(block, vec![recorder.clone()], &captured.core().timeline);
+    keep_block(block, vec![recorder.clone()], captured.core());
     drop(graph);
     let gate = &recorder.gate().core().timeline;
     assert!(gate.is_behind(&home.core().timeline, queued));
