@@ -118,11 +118,6 @@ impl Slabs {
         self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)
     }
 
-    /// The work that free slots wait for.
-    pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> {
-        self.partial.iter().flat_map(|key| self.get(key.3).epochs())
-    }
-
     /// The slabs that are empty, but that several streams still use.
     pub(crate) fn mixed(&self) -> Vec<Id> {
         let ids = self.partial.iter().map(|key| key.3);

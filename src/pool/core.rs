@@ -315,7 +315,9 @@ impl Core {
         let frames = self.arena.check()?;
         self.slabs.check(&self.extents)?;
         let may_come = |it: Epoch| it.stream == FRESH || it.tick <= self.open_tick(it.stream);
-        ensure!(self.slabs.histories().all(may_come) => "a free slot waits for no record");
+        let slabs = self.slabs.by_extent();
+        let mut slots = slabs.values().flat_map(|&id| self.slabs.get(id).epochs());
+        ensure!(slots.all(may_come) => "a free slot waits for no record");
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Free | State::Held | State::Allocated);

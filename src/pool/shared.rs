@@ -219,8 +219,7 @@ impl Drop for Shared {
     /// Waits for work that uses free memory, then unmaps all. A device that fails to wait runs no more work.
     fn drop(&mut self) {
         let core = latch_mut(&mut self.core);
-        let last = (core.last_epochs().into_iter()).chain(core.slabs.histories());
-        let waits = core.questions(last, Ask::Done);
+        let waits = core.ask_of_all(Ask::Done);
         let arena = core.arena.take();
         let growing = std::mem::take(&mut *lock(&self.growing));
         if crate::sync::get_mut(&mut self.asleep).is_some() {
