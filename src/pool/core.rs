@@ -11,8 +11,8 @@ use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
 use super::tuning::{
-    ADDRESSES_A_BYTE, FEW_ADDRESSES, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MANY_LEFT,
-    MOST_ADDRESSES, UNIFIED_AT_ONCE,
+    ADDRESSES_A_BYTE, FEW_ADDRESSES, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MOST_ADDRESSES,
+    UNIFIED_AT_ONCE,
 };
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -89,8 +89,6 @@ pub(crate) struct Core {
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
     pub(super) peak_reserved: u64,
-    /// Gone streams with holes at which the pool asks how far they are.
-    many_left: usize,
     /// Bytes held, when statistics were last read.
     pub(super) reserved: Gauges,
     /// Free bytes in handles that also hold blocks, when statistics were last read.
@@ -129,7 +127,6 @@ impl Core {
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
-            many_left: MANY_LEFT,
             active: Gauges::default(),
             reserved: Gauges::default(),
             inactive_split: Gauges::default(),
@@ -196,15 +193,6 @@ impl Core {
     pub(super) fn is_left(&self, slot: StreamIndex) -> bool {
         let stream = self.streams[slot as usize].as_ref();
         stream.is_none_or(|it| it.hold.strong_count() == 0)
-    }
-
-    /// Whether so many streams that are gone have holes that the pool asks how far they are: each has a slot until then.
-    pub(super) fn has_many_left(&mut self) -> bool {
-        let has_hole = |&slot: &StreamIndex| !self.extents.has_none(slot) && self.is_left(slot);
-        let left = (1..self.extents.slots()).filter(has_hole).count();
-        let (many, next) = (left > self.many_left, MANY_LEFT.max(2 * left));
-        self.many_left = if many { next } else { next.min(self.many_left) };
-        many
     }
 
     /// Whether work that `slot`'s stream is given from now on runs behind `epoch`.

@@ -10,7 +10,7 @@ use super::grow_buf;
 use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
-use super::tuning::LEAST_CACHE;
+use super::tuning::{LEAST_CACHE, MANY_LEFT};
 use super::{APPLICATION_RANK, PoolConfig};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, is_running, lock};
 use crate::error::{Error, Result, refuse};
@@ -84,9 +84,8 @@ impl Shared {
     /// The calling thread's lane of `stream`, made on first use; `None` if there is none in a closed pool.
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
-        let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
-        if let Some(of_stream) = lanes.get(&handle) {
+        if let Some(of_stream) = lanes.get(&stream.handle_id()) {
             let at = this_thread() as usize % of_stream.len();
             return Ok(Some(Arc::clone(&of_stream[at])));
         }
@@ -96,7 +95,7 @@ impl Shared {
         let core = stream.core();
         let mut heap = self.core.lock();
         let hold = heap.add_stream(&core.timeline, core.gate);
-        let asks = !core.gate && !is_running() && heap.has_many_left();
+        let asks = !core.gate && !is_running() && hold.is_multiple_of(MANY_LEFT);
         drop(heap);
         let watcher = Arc::downgrade(self);
         stream.watch(watcher);
