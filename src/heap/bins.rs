@@ -12,7 +12,7 @@ use std::hint::select_unpredictable;
 
 use super::bitmap::{Bitmap, MOST};
 use super::extent::NIL;
-use super::{Extent, Id, State, ensure};
+use super::{Extent, Id};
 
 /// Sizes and addresses of blocks are multiples of this, the alignment that `cudaMalloc` promises. Blocks of 1 to 4096
 /// bytes, each size as often, waste 6.2 %; with 512 they waste 12.5 %.
@@ -150,34 +150,6 @@ impl Bins {
         let last = self.heads_from(table, self.filled.next(0)).last();
         last.max(self.others.last().copied())
             .map_or(0, |hole| hole.0)
-    }
-
-    /// All holes, if bins, lists and bits agree.
-    pub(crate) fn check(&self, table: &[Extent]) -> Result<Vec<Id>, String> {
-        self.filled.check()?;
-        let mut filed = Vec::new();
-        for at in (0..MOST).filter(|&at| self.filled.next(at) == Some(at)) {
-            let (mut newer, mut id) = (NIL, self.heads[at]);
-            ensure!(id != NIL => "bin {at} has a bit and no hole");
-            while id != NIL {
-                let extent = table.get(id as usize);
-                let follows = |it: &&Extent| it.newer == newer && (newer == NIL || at < OWN);
-                let fits = |it: &&Extent| bin_of(it.bytes) == at && it.state == State::Free;
-                let Some(extent) = extent.filter(fits).filter(follows) else {
-                    return Err(format!("bin {at} has {id}, {extent:?}, behind {newer}"));
-                };
-                filed.push(id);
-                (newer, id) = (id, extent.older);
-            }
-        }
-        for &other in &self.others {
-            let extent = table.get(other.2 as usize);
-            let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
-            let is_its = extent.filter(fits).is_some() && place(table, other.2) == other;
-            ensure!(is_its => "{other:?} is said of {extent:?}");
-            filed.push(other.2);
-        }
-        Ok(filed)
     }
 }
 

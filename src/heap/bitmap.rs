@@ -2,8 +2,6 @@
 
 use std::hint::select_unpredictable;
 
-use super::ensure;
-
 pub(crate) const MOST: usize = GROUPS * 64 * 64;
 
 /// Words of 64 bins, and groups of 64 words.
@@ -59,13 +57,6 @@ impl Bitmap {
         let later = word / 64 * 64 + (beside | 1 << 63).trailing_zeros() as usize;
         let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
         Some(at * 64 + bits.trailing_zeros() as usize)
-    }
-
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let said = |at: usize| self.words[at / 64] >> (at % 64) & 1 == 1;
-        let agree = (0..WORDS).all(|at| said(at) == (self.bits[at] != 0));
-        ensure!(agree => "the bits of words of bins do not agree");
-        Ok(())
     }
 }
 

@@ -410,9 +410,15 @@ impl Extents {
         ensure!(unused.all(|&id| self.get(id).state == State::Unused) =>
             "of no extent and {:?} one is in use", self.spare);
         let mut filed = Vec::new();
-        for (slot, index) in (0..).zip(&self.indexes) {
-            let ids = index.check(&self.table)?.into_iter();
-            filed.extend(ids.map(|id| (slot, id)));
+        let size = |&id: &Id| self.get(id).bytes;
+        for slot in 0..self.slots() {
+            let ids: Vec<Id> = self.holes_of(slot, 0).take(records.len()).collect();
+            let found = |id: &Id| self.best(slot, size(id)).as_ref().map(size) == Some(size(id));
+            let linked =
+                |it: &[Id]| self.get(it[0]).older != it[1] || self.get(it[1]).newer == it[0];
+            let agrees = ids.windows(2).all(linked) && ids.iter().all(found);
+            ensure!(agrees => "holes of {slot}: {ids:?}");
+            filed.extend(ids.into_iter().map(|id| (slot, id)));
         }
         holes.sort_unstable();
         filed.sort_unstable();

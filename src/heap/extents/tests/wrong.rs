@@ -192,15 +192,29 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
     all_are_found(changes);
 }
 
+/// Moves the bound between two neighbours.
+fn shift(made: &mut Made, lower: Id, by: u64) {
+    let upper = made.table.get(lower).next;
+    made.table.spoil(lower).bytes += by;
+    made.table.spoil(upper).start += by;
+    made.table.spoil(upper).bytes -= by;
+}
+
+#[test]
+fn a_hole_in_the_bin_of_another_size_is_found() {
+    let larger = |number: usize| {
+        change(move |m: &mut Made| {
+            shift(m, m.holes[number], UNIT);
+            m.table.hole_sums.1 += UNIT;
+        })
+    };
+    // Those without a bin of their size are still in the right one.
+    let wrong = (0..27).filter(|it| it % 9 < 4);
+    all_are_found(wrong.map(|it| (format!("{it}"), larger(it))).collect());
+}
+
 #[test]
 fn a_bound_between_extents_off_its_unit_is_found() {
-    /// Moves the bound between two neighbours.
-    fn shift(made: &mut Made, lower: Id, by: u64) {
-        let upper = made.table.get(lower).next;
-        made.table.spoil(lower).bytes += by;
-        made.table.spoil(upper).start += by;
-        made.table.spoil(upper).bytes -= by;
-    }
     all_are_found(vec![
         (
             "start of a block".into(),
@@ -255,6 +269,28 @@ fn a_bound_between_extents_off_its_unit_is_found() {
     shift(&mut made, first, UNIT);
     shift(&mut made, retiring, GRANULE);
     made.table.check(GRANULE).unwrap();
+}
+
+#[test]
+fn a_list_of_holes_that_is_wrong_in_a_link_is_found() {
+    let mut changes: Vec<(String, Change)> = Vec::new();
+    let first = made();
+    // Three of a size, each filed before the next. None asks for what is newer than the last.
+    for (number, &id) in first.holes.iter().enumerate().filter(|it| it.0 % 9 < 3) {
+        let extent = *first.table.get(id);
+        for other in [NIL, id - 1, id, id + 1] {
+            let older = change(move |m| m.table.spoil(id).older = other);
+            let newer = change(move |m| m.table.spoil(id).newer = other);
+            let links = [(older, extent.older), (newer, extent.newer)];
+            for (at, (link, before)) in links.into_iter().enumerate().take(3 - number % 9) {
+                if before != other {
+                    changes.push((format!("link {at} of {id} is {other}"), link));
+                }
+            }
+        }
+    }
+    assert!(changes.len() > 30, "{}", changes.len());
+    all_are_found(changes);
 }
 
 #[test]
