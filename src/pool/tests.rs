@@ -35,11 +35,6 @@ fn a_pool_and_its_blocks_say_what_they_are() {
     assert_eq!(format!("{growing:?}"), text);
     let text = format!("Pool({} on {device:?})", pool.shared().uid);
     assert_eq!(format!("{pool:?}"), text);
-    let _outer = tag_scope("outer");
-    assert_eq!(
-        format!("{:?}", tag_scope("inner")),
-        "TagScope(back to outer)"
-    );
 }
 
 #[test]

@@ -83,8 +83,8 @@ pub(super) const OTHER_STREAMS: StreamIndex = 2;
 /// since the last time. Without, sixteen threads that grew to 5 GB each took longer than 40 s, with it 0.7 s.
 pub(super) const UNIFIED_AT_ONCE: u64 = 1024;
 
-/// As many places of streams more are taken before the pool asks how far those are that are gone. A place takes 35 KB of
-/// host memory, and that of a gone stream goes to another once its holes are known to be done.
+/// The pool asks how far the streams that are gone are whenever a new one gets a place with a multiple of this number.
+/// A place takes 35 KB of host memory. That of a gone stream goes to another once its holes are known to be done.
 pub(super) const MANY_LEFT: StreamIndex = 64;
 
 /// Blocks larger than a granule over this merge holes of several streams: smaller ones do better with a wait for one

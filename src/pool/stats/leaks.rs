@@ -18,6 +18,7 @@ thread_local! {
 }
 
 /// Tags the calling thread's allocations until it is dropped: made by [`tag_scope`]. Drop scopes in the reverse order.
+#[derive(Debug)]
 #[must_use = "the tag holds only while the scope lives"]
 pub struct TagScope {
     before: &'static str,
@@ -40,12 +41,6 @@ pub(crate) fn tag() -> &'static str {
 impl Drop for TagScope {
     fn drop(&mut self) {
         TAG.set(self.before);
-    }
-}
-
-impl fmt::Debug for TagScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TagScope(back to {})", self.before)
     }
 }
 
