@@ -88,9 +88,10 @@ impl Registry {
         if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {
             return Relief::Retry;
         }
-        // What the device refuses no move can bring.
-        let Ok(joined) = self.join(bytes) else {
-            return Relief::Exhausted;
+        let joined = match self.join(bytes) {
+            // No move can bring what the device refuses.
+            Err(error) if error.is_device_exhausted() => return Relief::Exhausted,
+            joined => joined.unwrap_or(false),
         };
         // Joining or growing may have made the hole already.
         if joined && step(Goal::Hole(bytes)).reached {
