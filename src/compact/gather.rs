@@ -307,6 +307,16 @@ mod tests {
     }
 
     #[test]
+    fn the_stretch_with_the_fewest_live_bytes_for_its_free_ones_is_slid_first() {
+        let mut extents = extents_from(0, ".m", &[15, 45]);
+        extents.extend(extents_from(100, ".m", &[15, 25]));
+        // Either slide makes a hole of 15 bytes, which the other's idle handle extends to 25.
+        let made = planned(&extents, 0, 25).expect("a plan");
+        assert_eq!(made.batches[0].moves(), slide_down(&extents[2..]));
+        assert_eq!(made.bytes, 25);
+    }
+
+    #[test]
     fn nothing_is_moved_where_idle_handles_suffice_or_blocks_are_fixed() {
         let mut extents = extents_from(0, "m.m", &[10, 20, 10]);
         extents.extend(extents_from(200, "m.", &[10, 20]));
