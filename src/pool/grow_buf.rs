@@ -17,7 +17,7 @@ use super::{Pool, View, ViewMut};
 use crate::arena::Site;
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
 use crate::error::{Error, Result, refuse};
-use crate::sync::Mutex;
+use crate::sync::{AtomicU64, Mutex};
 
 /// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without a copy, and
 /// releases memory as it shrinks. Made by [`Pool::grow_buf`].
@@ -83,6 +83,7 @@ impl Pool {
             site: Site::reserve(self.device(), span, &peers)?,
             span,
             state: Mutex::default(),
+            leaving: AtomicU64::new(0),
         });
         lock(&self.shared().growing).push(Arc::clone(&pages));
         Ok(GrowBuf {

@@ -49,7 +49,6 @@ impl Shared {
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             growing: Mutex::default(),
-            leaving: Mutex::default(),
             spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),

@@ -66,8 +66,6 @@ pub(crate) struct Shared {
     pub(crate) overhead: crate::device::Overhead,
     /// Also those of dropped buffers, until their memory is released.
     pub(super) growing: Mutex<Vec<Arc<Pages>>>,
-    /// Those with unused handles, or of buffers that were dropped.
-    pub(super) leaving: Mutex<Vec<Arc<Pages>>>,
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
     pub(super) asleep: Mutex<Option<Sleeping>>,
@@ -136,8 +134,6 @@ pub(super) struct PagesState {
     pub(super) awaited: Vec<Mark>,
     /// The buffer was dropped, and its addresses are still reserved.
     pub(super) left: bool,
-    /// It is in the pool's list of these.
-    pub(super) leaving: bool,
 }
 
 /// The addresses and handles of a growing buffer: see `grow_buf::pages`.
@@ -145,6 +141,8 @@ pub(super) struct Pages {
     pub(super) site: Site,
     pub(super) span: u64,
     pub(super) state: Mutex<PagesState>,
+    /// Above 0 if it has unused handles, or its buffer was dropped. To be read without the lock.
+    pub(super) leaving: AtomicU64,
 }
 
 /// State that a layer above keeps with a pool, made on first use.

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::arena::Arena;
 use crate::device::{beside, is_running, lock, raise};
@@ -253,17 +254,14 @@ impl Shared {
             state.left = false;
             lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
         }
-        let is_leaving = state.left || state.used != state.frames.len();
-        if std::mem::replace(&mut state.leaving, is_leaving) != is_leaving {
-            let mut leaving = lock(&self.leaving);
-            leaving.retain(|it| !Arc::ptr_eq(it, pages));
-            leaving.extend(is_leaving.then(|| Arc::clone(pages)));
-        }
+        let leaves = state.left || state.used != state.frames.len();
+        pages.leaving.store(u64::from(leaves), Ordering::Relaxed);
         released
     }
 
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let all = lock(&self.leaving).clone();
+        let mut all = lock(&self.growing).clone();
+        all.retain(|it| it.leaving.load(Ordering::Relaxed) > 0);
         self.settle(&all, wait)
     }
 }
