@@ -127,7 +127,6 @@ impl Shared {
             copies: prepare(&self.live_ranges())?,
             stream: self.device.stream()?,
             end: 0,
-            taken: 0,
         };
         let lain = self.lie_down(&mut sleeping);
         // After a failure, the frames that are still mapped are used again.
@@ -160,8 +159,8 @@ impl Shared {
         let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
-        self.get_up(sleeping)?;
-        let taken = asleep.take().map_or(0, |it| it.taken);
+        let taken = self.get_up(sleeping)?;
+        *asleep = None;
         self.open();
         Ok(taken)
     }
@@ -257,10 +256,11 @@ impl Shared {
         (part.iter()).try_for_each(|&(.., id)| self.take_down(id, Arena::fell_asleep).map(drop))
     }
 
-    /// Makes the needed frames again and restores their contents, part by part. After a failure it unmaps all again.
-    fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
+    /// Makes the needed frames again and restores their contents, part by part; returns their bytes, with those that a
+    /// wake made that failed. After a failure it unmaps all again.
+    fn get_up(&self, sleeping: &mut Sleeping) -> Result<u64> {
         if sleeping.end == 0 {
-            return Ok(());
+            return Ok(0);
         }
         self.forget_idle();
         // What the device did not take back counts against the limit.
@@ -281,9 +281,8 @@ impl Shared {
             // A frame that the driver does not unmap stays made. After a failed wait, copies may still use the memory.
             let _ = parts.iter().try_for_each(|part| self.take_all_down(part));
         }
-        let left = self.core.lock().arena.asleep();
-        sleeping.taken = (sleeping.taken + lacking).saturating_sub(left);
-        made.and(waited)
+        let bytes = parts.iter().flatten().map(|(from, to, _)| to - from);
+        made.and(waited).map(|()| bytes.sum())
     }
 
     fn make_again(&self, part: &Part) -> Result<()> {

@@ -39,8 +39,6 @@ pub(super) struct Sleeping {
     pub(super) stream: Stream,
     /// The contents of frames that end at or below this are saved; other frames were never unmapped.
     pub(super) end: Addr,
-    /// Bytes of frames made again, also by a wake that failed and did not unmap them.
-    pub(super) taken: u64,
 }
 
 /// What a request that misses its cache reads comes first; the counts of the transfer cache lie beside it.
