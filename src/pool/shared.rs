@@ -8,6 +8,7 @@ use super::cache::thread_map::{most_lanes, this_thread};
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
 use super::job::Job;
+use super::stats::Told;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Shared, Transfer};
 use super::tuning::{LEAST_CACHE, MANY_LEFT};
@@ -180,19 +181,13 @@ impl Shared {
         lock(&self.books).closed = true;
         let lanes = std::mem::take(&mut *lock(&self.lanes));
         self.retire(&lanes.into_values().flatten().collect::<Vec<_>>());
-        #[cfg(feature = "tracing")]
-        {
-            let core = self.core.lock();
-            let bytes = core.live();
-            let blocks = core.mapped_extents().filter(|(.., taken)| *taken).count();
-            // The subscriber may use the pool.
-            drop(core);
-            if blocks > 0 {
-                super::stats::contained(
-                    || tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks"),
-                );
-            }
+        let mut core = self.core.lock();
+        let live = core.live();
+        if live > 0 {
+            core.count(Told::LeftLive(live));
         }
+        drop(core);
+        self.tell();
     }
 
     /// Retires lanes that no thread finds any more. The caller drops them without a lock: a stream may end with its

@@ -205,18 +205,11 @@ figures! {
     }
 }
 
-/// Calls the subscriber. Its panic ends here: the caller may have taken memory, or be a drop.
-#[cfg(feature = "tracing")]
-pub(in crate::pool) fn contained(tell: impl FnOnce()) {
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell));
-    let _ = told.map_err(|panic| crate::device::panicked("subscriber", panic));
-}
-
 // The slow steps: the figure that counts each, and its `tracing` event. A subscriber may allocate. So a step, which
 // runs under the pool's lock, leaves a note, and the thread sends the events once it has released the lock.
 macro_rules! steps {
     ($($step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
-        /// A slow step, with the bytes asked for, mapped, made, moved or released.
+        /// A slow step, with the bytes asked for, mapped, made, moved, released or left live.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Told {
             $($step(u64)),+
@@ -230,15 +223,17 @@ macro_rules! steps {
                 }
             }
 
-            /// Sends the event. The caller has no lock of the pool.
+            /// Sends the event. The caller has no lock of the pool. A panic of the subscriber ends here: the caller
+            /// may have taken memory, or be a drop.
             #[inline]
             pub(in crate::pool) fn tell(self, pool: u64) {
                 #[cfg(feature = "tracing")]
-                contained(|| match self {
+                let _ = std::panic::catch_unwind(|| match self {
                     $(Self::$step(bytes) => tracing::event!(
                         target: "warpool", tracing::Level::$level, pool, bytes, $words
                     ),)+
-                });
+                })
+                .map_err(|panic| crate::device::panicked("subscriber", panic));
                 #[cfg(not(feature = "tracing"))]
                 let _ = pool;
             }
@@ -257,4 +252,5 @@ steps! {
     OutOfMemory counts out_of_memory, WARN "out of memory";
     Moved, DEBUG "blocks moved";
     Trimmed, DEBUG "trimmed";
+    LeftLive, WARN "pool dropped with live blocks";
 }
