@@ -46,23 +46,18 @@ pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
 }
 
 impl Core {
-    /// The timeline of a stream; `None` for [`FRESH`](crate::heap::FRESH).
-    pub(super) fn timeline(&self, stream: StreamIndex) -> Option<Arc<Timeline>> {
-        let state = self.streams[stream as usize].as_ref();
-        state.map(|state| Arc::clone(&state.timeline))
-    }
-
     /// The waits that `stream` needs to run behind `epochs`, at most one for each stream.
     pub(super) fn waits_for(
         &self,
         stream: StreamIndex,
         epochs: impl IntoIterator<Item = Epoch>,
     ) -> Questions {
-        let (mine, mut last) = (self.timeline(stream), Vec::new());
+        let mut last = Vec::new();
         for it in (epochs.into_iter()).filter(|&it| !self.is_ordered(stream, it)) {
-            (self.timeline(it.stream).iter()).for_each(|theirs| raise(&mut last, theirs, it.tick));
+            (self.timeline(it.stream)).inspect(|theirs| raise(&mut last, theirs, it.tick));
         }
-        let wait = |(theirs, tick)| Some((theirs, Ask::Behind(mine.clone()?, tick)));
+        let mine = self.timeline(stream);
+        let wait = |(theirs, tick)| Some((theirs, Ask::Behind(Arc::clone(mine?), tick)));
         last.into_iter().filter_map(wait).collect()
     }
 
@@ -72,7 +67,7 @@ impl Core {
         epochs: impl IntoIterator<Item = Epoch>,
         ask: impl Fn(u64) -> A,
     ) -> Vec<(Arc<Timeline>, A)> {
-        let question = |it: Epoch| Some((self.timeline(it.stream)?, ask(it.tick)));
+        let question = |it: Epoch| Some((Arc::clone(self.timeline(it.stream)?), ask(it.tick)));
         epochs.into_iter().filter_map(question).collect()
     }
 
@@ -82,7 +77,7 @@ impl Core {
             let timeline = self.timeline(slot)?;
             let (least, most) = self.ticks_that_fit(slot, bytes, timeline.done())?;
             let asks = timeline.is_marked(least);
-            asks.then_some((timeline, Ask::Progress(least, most)))
+            asks.then(|| (Arc::clone(timeline), Ask::Progress(least, most)))
         });
         each.collect()
     }

@@ -205,24 +205,26 @@ impl Core {
         self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
 
+    /// The timeline of a stream; `None` for [`FRESH`].
+    pub(super) fn timeline(&self, slot: StreamIndex) -> Option<&Arc<Timeline>> {
+        let state = self.streams[slot as usize].as_ref();
+        state.map(|state| &state.timeline)
+    }
+
     /// Whether the work up to `epoch` can be waited for: see [`Timeline::may_close`].
     pub(super) fn may_wait(&self, epoch: Epoch) -> bool {
-        let stream = self.streams[epoch.stream as usize].as_ref();
-        stream.is_none_or(|it| it.timeline.may_close(epoch.tick))
+        (self.timeline(epoch.stream)).is_none_or(|it| it.may_close(epoch.tick))
     }
 
     /// The last tick of `owner`'s stream that `slot`'s stream is known to run behind, without asking the driver.
     pub(super) fn covered(&self, slot: StreamIndex, owner: StreamIndex) -> u64 {
-        if owner == slot || owner == FRESH {
-            return u64::MAX;
-        }
-        let [mine, theirs] = [slot, owner].map(|slot| self.streams[slot as usize].as_ref());
-        let (Some(mine), Some(theirs)) = (mine, theirs) else {
+        let both = self.timeline(slot).zip(self.timeline(owner));
+        let Some((mine, theirs)) = both.filter(|_| owner != slot) else {
             return u64::MAX;
         };
-        let waited = mine.timeline.waited(theirs.timeline.uid);
+        let waited = mine.waited(theirs.uid);
         match self.config.reuse.opportunistic {
-            true => waited.max(theirs.timeline.done()),
+            true => waited.max(theirs.done()),
             false => waited,
         }
     }
@@ -275,8 +277,7 @@ impl Core {
 
     /// The tick that the next record on `slot`'s stream closes.
     pub(super) fn open_tick(&self, slot: StreamIndex) -> u64 {
-        let state = self.streams[slot as usize].as_ref();
-        state.map_or(0, |state| state.timeline.open_tick())
+        self.timeline(slot).map_or(0, |it| it.open_tick())
     }
 
     /// Merges the extent `id`, if it is a hole, with the holes above it while the work of each is known to be done.
