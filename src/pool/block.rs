@@ -60,9 +60,7 @@ impl Block {
             |it: &Arc<Recorder>| private.is_some_and(|of| Arc::ptr_eq(&of.recorder, it));
         let declared: Vec<_> = declared.filter(|it| !has_memory(it)).collect();
         let theirs = stream.timeline.recorder();
-        let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
-        let has_memory = theirs.as_ref().is_some_and(has_memory);
-        if (theirs.is_none() || has_memory) && declared.iter().all(is_theirs) {
+        if declared.is_empty() && theirs.as_ref().is_none_or(has_memory) {
             return Vec::new();
         }
         let own = self.lane().stream.timeline.recorder();
