@@ -177,13 +177,12 @@ impl Core {
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Questions {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {
-            let before = lacking.len();
-            let epochs = self.slabs.get(id).epochs();
-            lacking.extend(epochs.filter(|&it| !self.is_ordered(slot, it)));
-            if lacking.len() == before {
+            let epochs: Vec<Epoch> = self.slabs.get(id).epochs().collect();
+            if epochs.iter().all(|&it| self.is_ordered(slot, it)) {
                 let extent = self.slabs.remove(id);
                 self.give(extent, Epoch::new(slot, self.open_tick(slot)));
             }
+            lacking.extend(epochs);
         }
         let mut holes: Vec<Id> = self.extents.holes_from(0).collect();
         holes.sort_unstable();
@@ -193,9 +192,8 @@ impl Core {
                 && let Some((_, upper)) = self.hole_behind(id, 0)
             {
                 let both = [self.extents.get(id).epoch, upper.epoch];
-                let before = lacking.len();
-                lacking.extend(both.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
-                if lacking.len() > before {
+                if !both.iter().all(|&it| self.is_ordered(slot, it)) {
+                    lacking.extend(both);
                     break;
                 }
                 let tick = self.open_tick(slot);
