@@ -217,15 +217,11 @@ pub(super) fn make_handles(
     made: &mut Vec<Made>,
 ) -> Result<()> {
     let (granule, mut left) = (site.granule(), bytes);
-    while left > 0 {
+    while left > 0 && made.last().is_none_or(Made::is_mapped) {
         let size = piece(left, largest, granule);
         match site.make(at.wrapping_add(bytes - left), size) {
             Ok(handle) => {
-                let is_mapped = handle.is_mapped();
                 made.push(handle);
-                if !is_mapped {
-                    return Ok(());
-                }
                 left -= size;
             }
             // The device may still have smaller pieces.

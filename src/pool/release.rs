@@ -94,8 +94,7 @@ impl Core {
         if let Some(window) = placement {
             idle = beside(window, &idle);
         }
-        let few = placement.is_some() && total(&idle) < bytes;
-        if few {
+        if placement.is_some() && total(&idle) < bytes {
             return None;
         }
         let mut left = bytes;
