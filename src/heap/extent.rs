@@ -18,12 +18,15 @@ pub(crate) const NIL: Id = 0;
 pub(crate) enum State {
     #[default]
     Unused,
+    /// A block, live or in a stream's cache.
     Allocated,
+    /// A *hole*: mapped memory with its *history*, the epoch after which nothing uses it.
     Free,
     /// Free memory that a job has.
     Held,
+    /// A *gap*: addresses with nothing mapped.
     Unmapped,
-    /// The memory is mapped elsewhere by now, and still mapped here.
+    /// *Retiring*: the memory is mapped elsewhere by now, and still here for queued work. A gap once that is done.
     Stale,
     /// A mapping under way goes here.
     Reserved,

@@ -2,16 +2,8 @@
 //!
 //! # The list
 //!
-//! Extents cover all addresses of the arena. An extent is
-//!
-//! - **allocated**: a block, live or in a stream's cache;
-//! - **free**, a *hole*: mapped memory, with its *history*, the [`Epoch`](super::Epoch) after which
-//!   nothing uses it;
-//! - **unmapped**, a *gap*: addresses with nothing mapped;
-//! - **stale**, *retiring*: the memory is mapped elsewhere by now, and the old mapping stays for queued work that
-//!   may use it. It becomes a gap once its tick is done.
-//!
-//! Gaps and stale extents lie on multiples of the granule; blocks and holes of [`UNIT`](crate::heap::bins::UNIT).
+//! Extents cover all addresses of the arena, each in one [`State`]. Gaps and stale extents lie on multiples of the
+//! granule; blocks and holes of [`UNIT`](crate::heap::bins::UNIT).
 //!
 //! # One history for each hole
 //!

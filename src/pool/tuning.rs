@@ -1,6 +1,7 @@
 //! Every constant by which the pool finds memory, each with its reason. Figures are of recorded traces and of programs
 //! of `benches/programs`, replayed on the host device: reserved over live bytes, unless the comment says otherwise. Any
-//! change of placement moves a ratio by up to 0.005, so a smaller difference is no reason.
+//! change of placement moves a ratio by up to 0.005, so a smaller difference is no reason. `docs/experiments.md` has more
+//! figures.
 //!
 //! The figures of many streams, of the caches' part and of crowded lanes are older than today's pool.
 
@@ -20,8 +21,7 @@ pub(super) const FEW_ADDRESSES: u64 = 1 << 40;
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
 /// A GPU's pool may grow by the device's memory divided by this, up to its limit; by half of that whatever its peak is.
-/// Recomputed activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB make or map elsewhere 75 handles after the
-/// first iteration and hold 4,320 MiB; with 640 195 and 4,256, with 160 17 and 4,480. PyTorch holds 4,206 to 6,098.
+/// With 640 `ckpt` makes or maps elsewhere more than twice as many handles on an H200, with 160 it holds 160 MiB more.
 pub(super) const DEVICE_PART: u64 = 320;
 
 /// It grows by more than half only up to the peak of live bytes divided by this, so that a small program holds little
@@ -30,11 +30,9 @@ pub(super) const DEVICE_PART: u64 = 320;
 /// (`spare-h200.jsonl`), with 3 1.32 and 37 (`programs-requests-h200.jsonl`), 1.20 and 26 (`programs-h200.json`).
 pub(super) const SPARE_PART: u64 = 4;
 
-/// And by no more than half of what its limit leaves beyond the peak and the peak divided by this. Replayed as on an
-/// H200 within 1.1, 1.3, 1.6 and 1.75 of its peak rl maps 1,234, 1,032, 255 and 89 handles elsewhere, and completes
-/// within each limit tried from 1.055 on. If it grows by a 32nd of what is left above the peak these are 2,066, 2,165,
-/// 2,440 and 2,564. With 4 it runs out of memory on an H200 within 1.06, with 5 or 6 replayed within 1.065: a larger
-/// pool leaves live blocks in more handles (`limits-replays-host.txt`, `limits-kept-h200.jsonl`).
+/// And by no more than half of what its limit leaves beyond the peak and the peak divided by this. With 4 rl runs out of
+/// memory on an H200 within 1.06 of its peak, with 5 or 6 replayed within 1.065: a larger pool leaves live blocks in more
+/// handles. Growing by a 32nd of what is left maps 2,000 handles elsewhere within any limit, this 1,234 to 89.
 pub(super) const LIMIT_PART: u64 = 3;
 
 /// A GPU's pool makes handles of at least a [`DEVICE_PART`] divided by this, and grows by whole ones. In the same
@@ -104,9 +102,8 @@ pub(super) const MOST_WAITS: u32 = 8;
 /// each took 2.0 s if each request read all, with this 0.6 s.
 pub(super) const READ_PART: u64 = 64;
 
-/// Of this many drops of blocks that other streams use, one asks the driver how far those are. In two rounds
-/// `streams` spends 6.0 and 7.6 ms in the driver and `offload` 0.4 % of its time; with 1 it is 12.9 and 12.4 ms and
-/// 0.7 to 0.9 %. 8, 16 and never look the same as 4; with fewer questions `streams` has more waits.
+/// Of this many drops of blocks that other streams use, one asks the driver how far those are. With 1 `streams` and
+/// `offload` spend twice as long in the driver; with fewer questions `streams` has more waits.
 pub(super) const DROPS_A_QUESTION: u64 = 4;
 
 /// Bytes of a graph's segment for smaller requests; larger ones get a segment of their size.
@@ -121,9 +118,8 @@ pub(super) const LEAST_CACHE: u64 = 256 << 10;
 /// that frees what another allocates takes 250 to 640 ns a pair in place of 75 to 120.
 pub(super) const LEAST_CACHE_OF_SEVERAL: u64 = 4 << 20;
 
-/// All caches together may keep what a GPU's pool has to spare divided by this, if that is more. On an H200 rl allocates
-/// 64,000 times from the heap, moe 133,000 times; with 20, 112,000 and 160,000 times, and a pair takes 90 to 160 ns longer
-/// (`programs-cache-part-h200.jsonl`).
+/// All caches together may keep what a GPU's pool has to spare divided by this, if that is more. With 20 rl allocates
+/// 112,000 times from the heap on an H200 in place of 64,000, and a pair takes 90 to 160 ns longer.
 pub(super) const CACHE_PART: u64 = 5;
 
 /// Or its slack divided by this. KV caches of 424 and 539 MiB hold 1.019 and 1.041 of their peak, with 5 1.033 and 1.052;
