@@ -7,7 +7,7 @@ use super::step_log::StepRecord;
 use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
 use crate::device::{Timeline, lock, may_wait};
 use crate::error::{Error, Result};
-use crate::pool::{Attached, Need, Pool, Relief};
+use crate::pool::{Attached, MOST_TURNS, Need, Pool, Relief};
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
@@ -147,6 +147,7 @@ pub(super) fn with_room<T>(
     helped: bool,
     mut make: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    let mut turns = MOST_TURNS;
     loop {
         match make() {
             Err(error) if error.is_device_exhausted() => {}
@@ -154,14 +155,43 @@ pub(super) fn with_room<T>(
         }
         let (shared, granule) = (pool.shared(), pool.device().info().granule);
         may_wait()?;
-        let is_idle = shared.trim(0).0 > 0 || pool.trim_others() > 0;
+        let is_idle = turns > 0 && (shared.trim(0).0 > 0 || pool.trim_others() > 0);
+        turns = turns.saturating_sub(1);
         if !is_idle {
             // The steps of a pool that sleeps do nothing, and would be called without end.
             shared.awake.check()?;
         }
-        let has_room = is_idle || helped && shared.relieve(0, granule, true, false);
+        let has_room = is_idle || helped && shared.relieve(0, granule, (true, false), &mut turns);
         if !has_room {
             return Err(shared.out_of_memory(granule));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::pool::PoolConfig;
+
+    #[test]
+    fn room_that_others_take_whenever_there_is_some_is_looked_for_but_not_for_ever() {
+        let device = Device::host().unwrap();
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let mut tries = 0;
+        let failed = with_room::<()>(&pool, false, || {
+            tries += 1;
+            assert!(tries < 1000, "it looks without an end");
+            // What another thread leaves idle, and has taken again by the next try.
+            drop(pool.alloc(&stream, 2 << 20)?);
+            Err(Error::Driver {
+                call: "create",
+                code: 2,
+                words: String::new(),
+            })
+        });
+        assert!(failed.is_err_and(|error| error.is_out_of_memory()));
+        assert!(tries > 100, "{tries}");
     }
 }

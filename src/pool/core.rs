@@ -44,8 +44,6 @@ pub(crate) struct UnderWay {
     pub(super) to_create: u64,
     /// Bytes of the requests that mappings are made for.
     pub(super) wanted: u64,
-    /// Bytes that growing buffers are about to free.
-    pub(super) leaving: u64,
 }
 
 impl UnderWay {

@@ -17,7 +17,7 @@ use super::stats::Told;
 use super::stats::leaks::holders;
 use super::stats::snapshot::PieceState;
 use super::structure::{Block, Lane, Shared};
-use super::tuning::MOST_WAITS;
+use super::tuning::{MOST_TURNS, MOST_WAITS, TURNS_A_STEP};
 use super::{APPLICATION_RANK, FAMILY_RANK};
 use crate::device::{is_running, is_under_capture, lock, stream_words};
 use crate::error::{Error, OutOfMemory, Result, refuse};
@@ -99,6 +99,8 @@ struct Climb<'a> {
     /// Waits that are left before the steps go on without them, and those of [`steps::unify`].
     waits_left: u32,
     merges_left: u32,
+    /// How often it may still start again for what other threads do.
+    turns: u32,
     /// Looks since the registered steps could do no more.
     looks: u32,
     /// A registered step made room.
@@ -119,6 +121,7 @@ impl<'a> Climb<'a> {
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
+            turns: MOST_TURNS,
             looks: 0,
             relieved: false,
         }
@@ -269,7 +272,7 @@ impl Shared {
             layer.is_some_and(|it| it.make_room(climb.bytes, handles))
         } else {
             let (stream, again) = (climb.helped.unwrap_or(0), climb.looks > 0);
-            let helps = self.relieve(stream, climb.bytes, false, again);
+            let helps = self.relieve(stream, climb.bytes, (false, again), &mut climb.turns);
             climb.looks += u32::from(!helps);
             // The device may have got memory of another pool back.
             climb.terms.refused = None;
@@ -299,10 +302,21 @@ impl Shared {
     }
 
     /// Calls the registered steps, from the first each time, as a step may free more once a later one has; `again`,
-    /// once they could do no more, only that of other parts. True if one says to try the request again.
-    pub(crate) fn relieve(&self, stream: u64, bytes: u64, grows: bool, again: bool) -> bool {
+    /// once they could do no more, only that of other parts. True if one says to try the request again; one of the
+    /// crate takes some of the `turns` then.
+    pub(crate) fn relieve(
+        &self,
+        stream: u64,
+        bytes: u64,
+        (grows, again): (bool, bool),
+        turns: &mut u32,
+    ) -> bool {
+        let mut has_turn = || {
+            let left = turns.checked_sub(TURNS_A_STEP);
+            left.map(|left| *turns = left).is_some()
+        };
         // Memory that growing buffers no longer use goes before anything is moved.
-        let settled = self.settle_all(true) > 0;
+        let settled = self.settle_all(true) > 0 && has_turn();
         let steps = lock(&self.relief).clone();
         let need = Need {
             requested: bytes,
@@ -319,7 +333,7 @@ impl Shared {
             let helps = step(&need) == Relief::Retry;
             // A pool that slept refused a step of the crate, which would do more now.
             let slept = *rank < APPLICATION_RANK && !self.awake.is_since(moment);
-            Some(helps || slept)
+            Some((helps || slept) && (*rank >= APPLICATION_RANK || has_turn()))
         });
         let helped = settled || helps.any(|helps| helps);
         (self.retries).fetch_add(u64::from(helped), Ordering::Relaxed);

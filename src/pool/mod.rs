@@ -86,7 +86,7 @@ pub(crate) use pressure::Need;
 pub(crate) use stats::counters::Spilled;
 pub(crate) use stats::leaks::tag;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
-pub(crate) use tuning::LEAST_SLACK;
+pub(crate) use tuning::{LEAST_SLACK, MOST_TURNS};
 pub(crate) use view::{bounds, same_len};
 
 /// Rank of releasing idle memory of other parts: after all steps with the part's own memory.

@@ -95,6 +95,14 @@ pub(super) const SMALL_PART: u64 = 4;
 /// four.
 pub(super) const LOOKS_AGAIN: u32 = 4;
 
+/// How often a request starts again after a job of another thread, before it fails: others may take what that frees, and
+/// go on for ever. Of a million requests of four or eight threads that trim, and whose quotas add up to the limit, none
+/// waited for more than 15 jobs.
+pub(crate) const MOST_TURNS: u32 = 256;
+
+/// As how many jobs a step of the crate counts that freed memory: it takes longer.
+pub(super) const TURNS_A_STEP: u32 = 16;
+
 /// Waits on the device that a request makes for memory that other threads take meanwhile.
 pub(super) const MOST_WAITS: u32 = 8;
 

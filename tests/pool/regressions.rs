@@ -1,6 +1,6 @@
 //! What the tests of this folder found, each as small as it became.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -116,11 +116,13 @@ fn requests_that_no_device_could_serve_fail_where_several_threads_make_them() {
     pool.check_invariants().unwrap();
 }
 
-/// Whether a request for so many bytes fails, which is to come to an end, while others map and give back without a
-/// pause.
+/// A request for so many bytes fails, and soon, while others map and give back without a pause.
 fn fails_beside_others(watched: &Watched, pool: &Pool, bytes: u64) {
-    watched.before(|call, _| {
+    let calls = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&calls);
+    watched.before(move |call, _| {
         if matches!(call, "create" | "release") {
+            count.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_micros(200));
         }
         true
@@ -141,12 +143,14 @@ fn fails_beside_others(watched: &Watched, pool: &Pool, bytes: u64) {
         let stream = stream();
         scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
+            let before = calls.load(Ordering::Relaxed);
             let failed = pool.alloc(&stream, bytes).is_err();
-            let _ = tell.send(failed);
+            let _ = tell.send((failed, calls.load(Ordering::Relaxed) - before));
         });
         let failed = told.recv_timeout(Duration::from_secs(20));
         over.store(true, Ordering::Relaxed);
-        assert_eq!(failed, Ok(true), "it waits for others without an end");
+        let (failed, calls) = failed.expect("it waits for others without an end");
+        assert!(failed && calls < 5000, "{calls} calls of others meanwhile");
     });
 }
 
@@ -165,6 +169,18 @@ fn a_request_beyond_what_growing_buffers_leave_fails_while_others_map_and_give_b
     let mut buffer = pool.grow_buf::<u8>(&stream, 180 << 20).unwrap();
     buffer.resize(180 << 20).unwrap();
     fails_beside_others(&watched, &pool, 100 * MIB);
+}
+
+#[test]
+fn a_request_that_fragments_leave_no_place_for_fails_while_others_map_and_give_back() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let pool = Pool::new(&device, config.limit(256 * MIB)).unwrap();
+    let stream = device.stream().unwrap();
+    let halves: Vec<_> = (0..160).map(|_| pool.alloc(&stream, MIB)).collect();
+    let kept: Vec<_> = halves.into_iter().step_by(2).collect();
+    fails_beside_others(&watched, &pool, 100 * MIB);
+    drop(kept);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{Registry, Shelf, Shelved, Stretch, chosen};
 use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::host::{Contents, HostPool, HostPoolConfig};
-use crate::pool::{Need, Pool, PoolConfig, Relief};
+use crate::pool::{MOST_TURNS, Need, Pool, PoolConfig, Relief};
 use crate::sync::try_lock;
 
 /// Room that takes nothing, and counts how often it goes, and how often under the registry's lock.
@@ -235,7 +235,10 @@ fn a_request_for_which_a_pool_that_sleeps_moves_nothing_looks_again() {
     };
     pool.shared().add_relief(1, Arc::new(sleep));
     let woken = wakes(&pool, 199);
-    assert!(pool.shared().relieve(stream.id(), 2 << 20, false, false));
+    assert!(
+        pool.shared()
+            .relieve(stream.id(), 2 << 20, (false, false), &mut { MOST_TURNS })
+    );
     woken.lock().unwrap().take();
     pool.wake(&[]).unwrap();
     pool.alloc(&stream, 2 << 20).unwrap();

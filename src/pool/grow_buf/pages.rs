@@ -18,7 +18,7 @@ use crate::error::{Error, Result, refuse};
 use crate::pool::core::{Core, CoreLock};
 use crate::pool::job::make_handles;
 use crate::pool::structure::{Mark, Pages, PagesState, Shared};
-use crate::pool::tuning::LOOKS_AGAIN;
+use crate::pool::tuning::{LOOKS_AGAIN, MOST_TURNS};
 
 impl PagesState {
     /// Bytes of the first frames.
@@ -131,9 +131,7 @@ fn take_down(shared: &Shared, state: &mut PagesState) -> u64 {
     if books.asleep {
         return 0;
     }
-    let leaving = state.bytes(state.frames.len()) - state.bytes(state.used);
     books.under_way.jobs += 1;
-    books.under_way.leaving += leaving;
     drop(books);
     let mut released = 0;
     while state.frames.len() > state.used
@@ -143,9 +141,7 @@ fn take_down(shared: &Shared, state: &mut PagesState) -> u64 {
         released += bytes;
         state.frames.pop();
     }
-    let mut books = shared.core.lock();
-    books.under_way.leaving -= leaving;
-    books.under_way.end_one();
+    shared.core.lock().under_way.end_one();
     released
 }
 
@@ -193,6 +189,7 @@ impl Shared {
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<bool> {
         // How many measures were taken, cheap ones first.
         let (mut taken, mut given_up, mut left) = (0, Ok(()), LOOKS_AGAIN);
+        let mut turns = MOST_TURNS;
         loop {
             self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes);
@@ -215,7 +212,8 @@ impl Shared {
                 _ if left == 0 => return given_up.map(|()| false),
                 // What other threads free meanwhile is looked for again, but not as the pool falls asleep.
                 _ => {
-                    let helps = self.relieve(stream, lacking, true, left < LOOKS_AGAIN);
+                    let again = left < LOOKS_AGAIN;
+                    let helps = self.relieve(stream, lacking, (true, again), &mut turns);
                     (taken, left) = (0, left - u32::from(!helps));
                     self.awake.check()?;
                 }

@@ -158,12 +158,8 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
         climb.caches_looked_at += 1;
         return Some(Turn::Restart);
     }
-    // If live blocks and growing buffers leave no room, no job makes any, and jobs may go on for ever.
-    let device = core.arena.site().device_bytes();
-    let most = core.limit().min(device).max(core.arena.reserved());
-    let grown = core.arena.beside().saturating_sub(core.under_way.leaving);
-    let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
-    if core.under_way.jobs > 0 && !in_the_way {
+    if core.under_way.jobs > 0 && climb.turns > 0 {
+        climb.turns -= 1;
         return Some(Turn::Wait);
     }
     (climb.helped.filter(|_| climb.looks < LOOKS_AGAIN)).map(|_| Turn::Help(None))

@@ -46,6 +46,28 @@ fn what_another_streams_cache_holds_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
+fn what_a_step_of_the_crate_frees_and_others_take_is_looked_for_but_not_for_ever() {
+    let world = World::new(PoolConfig::default().limit(MIB));
+    let mut buffer = (world.pool)
+        .grow_buf::<u8>(&world.streams[0], 2 << 20)
+        .unwrap();
+    let calls = Arc::new(Mutex::new(0));
+    let told = Arc::clone(&calls);
+    let step = move |_: &Need<'_>| {
+        *lock(&told) += 1;
+        assert!(*lock(&told) < 1000, "it is asked without an end");
+        Relief::Retry
+    };
+    world.pool.shared().add_relief(1, Arc::new(step));
+    let failed = world.pool.alloc(&world.streams[0], 2 * MIB).unwrap_err();
+    assert!(failed.is_out_of_memory(), "{failed}");
+    let of_block = std::mem::take(&mut *lock(&calls));
+    assert!(buffer.resize(2 << 20).unwrap_err().is_out_of_memory());
+    let most = MOST_TURNS / TURNS_A_STEP + LOOKS_AGAIN;
+    assert!((2..=most).contains(&of_block) && (2..=most).contains(&*lock(&calls)));
+}
+
+#[test]
 fn a_request_that_finds_full_caches_at_last_begins_anew_but_not_for_ever() {
     let world = World::new(PoolConfig::default());
     let (pool, shared) = (&world.pool, world.pool.shared());
