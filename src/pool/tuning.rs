@@ -96,9 +96,9 @@ pub(super) const SMALL_PART: u64 = 4;
 pub(super) const LOOKS_AGAIN: u32 = 4;
 
 /// How often a request starts again after a job of another thread, before it fails: others may take what that frees, and
-/// go on for ever. Of a million requests of four or eight threads that trim, and whose quotas add up to the limit, none
-/// waited for more than 15 jobs.
-pub(crate) const MOST_TURNS: u32 = 256;
+/// go on for ever. Of 6,470 requests of a soak that waited or were helped and were served, one took 144 turns, and of
+/// those that took 16 more a half to two thirds fewer each time.
+pub(crate) const MOST_TURNS: u32 = 1024;
 
 /// As how many jobs a step of the crate counts that freed memory: it takes longer.
 pub(super) const TURNS_A_STEP: u32 = 16;
