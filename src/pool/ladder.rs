@@ -32,16 +32,15 @@ const MOVES_FIRST_RANK: u8 = 0;
 /// `None` for the next step.
 type Step = fn(&mut Climb<'_>, &mut Core) -> Option<Turn>;
 
-/// All steps, each tried if the steps before it did not serve the request.
+/// All steps, each tried if the steps before it did not serve the request. After a step's driver calls the request takes
+/// what is ready by then.
 const LADDER: &[Step] = &[
     // Memory that is ready.
     steps::ready,
     steps::how_far,
-    steps::look,
     steps::overlap,
     // Waits on the device: for blocks that other streams still use, other caches, holes of other streams.
     steps::used,
-    steps::look,
     steps::caches,
     steps::ready,
     steps::merged,
@@ -58,7 +57,6 @@ const LADDER: &[Step] = &[
         None
     },
     steps::used,
-    steps::look,
     steps::waiting,
     steps::map,
     steps::unify,
@@ -93,8 +91,6 @@ struct Climb<'a> {
     terms: Terms,
     /// Memory may be moved first.
     may_move: bool,
-    /// A job has run since [`steps::look`] was there.
-    has_run: bool,
     caches_looked_at: u32,
     /// Waits that are left before the steps go on without them, and those of [`steps::unify`].
     waits_left: u32,
@@ -117,7 +113,6 @@ impl<'a> Climb<'a> {
             size: bytes,
             terms: Terms::default(),
             may_move: helped.is_some() && lane.shared.attached.get().is_some(),
-            has_run: false,
             caches_looked_at: 0,
             waits_left: MOST_WAITS,
             merges_left: MOST_WAITS,
@@ -208,7 +203,7 @@ impl Lane {
 impl Shared {
     /// Takes step after step until the request is served or no step is left.
     fn climb(&self, climb: &mut Climb<'_>) -> Result<Option<Grant>> {
-        let (mut core, mut at) = (self.core.lock(), 0);
+        let (mut core, mut at, mut has_run) = (self.core.lock(), 0, false);
         while let Some(step) = LADDER.get(at) {
             if at == 0 {
                 climb.restart(&core);
@@ -222,11 +217,13 @@ impl Shared {
             // driver, or they, may wait for the stream that runs it.
             refuse!(at > 0 && is_running() => "thread",
                 "a host call may not call the driver, and no memory is ready: allocate it before");
-            match step(climb, &mut core) {
+            let ready = has_run.then(|| steps::ready(climb, &mut core)).flatten();
+            has_run = false;
+            match ready.or_else(|| step(climb, &mut core)) {
                 None => at += 1,
                 Some(Turn::Served(grant)) => return climb.served(core, grant),
                 Some(Turn::Work(job, again)) => {
-                    at += usize::from(!again);
+                    (at, has_run) = (at + usize::from(!again), !again);
                     let is_mapping = job.mapping.is_some();
                     drop(core);
                     // What growing buffers no longer use goes before there is more.
@@ -234,7 +231,6 @@ impl Shared {
                         self.settle_all(false);
                     }
                     let outcome = job.run();
-                    climb.has_run = true;
                     core = self.core.lock();
                     match core.end(outcome) {
                         Ok(Some(block)) => {

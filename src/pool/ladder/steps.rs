@@ -17,11 +17,6 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     grant.map(Turn::Served)
 }
 
-/// As [`ready`], if a job has run since.
-pub(super) fn look(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    std::mem::take(&mut climb.has_run).then(|| ready(climb, core))?
-}
-
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let mut questions = core.ask_how_far(climb.lane.slot, climb.bytes);
     let transfer = &climb.lane.shared.transfer;
