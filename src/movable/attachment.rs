@@ -182,7 +182,7 @@ mod tests {
         let mut tries = 0;
         let failed = with_room::<()>(&pool, false, || {
             tries += 1;
-            assert!(tries < 1000, "it looks without an end");
+            assert!(tries < 5000, "it looks without an end");
             // What another thread leaves idle, and has taken again by the next try.
             drop(pool.alloc(&stream, 2 << 20)?);
             Err(Error::Driver {
@@ -192,6 +192,6 @@ mod tests {
             })
         });
         assert!(failed.is_err_and(|error| error.is_out_of_memory()));
-        assert!(tries > 100, "{tries}");
+        assert!(tries > 500, "{tries}");
     }
 }

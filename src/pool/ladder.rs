@@ -36,7 +36,7 @@ type Step = fn(&mut Climb<'_>, &mut Core) -> Option<Turn>;
 /// what is ready by then.
 const LADDER: &[Step] = &[
     // Memory that is ready.
-    steps::ready,
+    steps::first,
     steps::how_far,
     steps::overlap,
     // Waits on the device: for blocks that other streams still use, other caches, holes of other streams.

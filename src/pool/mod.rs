@@ -9,7 +9,8 @@
 //! 3. Other requests climb the **ladder** (`ladder`), a list of steps, cheap ones first. The first that works
 //!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that no queued work uses, or that the stream runs behind
-//!      (`cache::transfer`, `holes`), also after asking the driver how far the streams are;
+//!      (`cache::transfer`, `holes`; in a pool that fragments made grow, `sparing`), also after asking the driver how
+//!      far the streams are;
 //!    - *waiting*: blocks that other streams use, other streams' caches and holes, behind a wait on the device
 //!      (`cache::used`, `cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
@@ -47,6 +48,7 @@ mod private;
 mod release;
 mod shared;
 mod sleep;
+mod sparing;
 mod stats;
 mod structure;
 mod tuning;

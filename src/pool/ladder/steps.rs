@@ -1,6 +1,7 @@
 //! The steps of the ladder, in its order.
 
 use super::{Climb, Turn, wait};
+use crate::device::is_running;
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
 use crate::pool::job::{Job, Part};
@@ -15,6 +16,23 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
     let grant = lane.take_ready(bytes, core);
     let grant = grant.or_else(|| lane.take_over(bytes, false, false, core));
     grant.map(Turn::Served)
+}
+
+/// As [`ready`]; in a pool that is to spare its idle handles, as `sparing` has it.
+pub(super) fn first(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
+    if core.has_outgrown() && !is_slot(climb.bytes) {
+        climb.lane.drain_large(core);
+        let (slot, bytes) = (climb.lane.slot, climb.bytes);
+        if let Some(end) = core.sparing_end(slot, bytes) {
+            let job = (!is_running()).then(|| core.begin_sparing(slot, bytes, climb.terms, end));
+            let served = |core: &mut Core| Turn::Served(core.take_end(slot, bytes, end));
+            return Some(
+                job.flatten()
+                    .map_or_else(|| served(core), |job| Turn::Work(job, false)),
+            );
+        }
+    }
+    ready(climb, core)
 }
 
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {

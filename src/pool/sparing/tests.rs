@@ -1,0 +1,140 @@
+//! Which idle handles stay whole once a pool has outgrown its slack.
+
+use std::sync::mpsc;
+
+use crate::device::Device;
+use crate::heap::Id;
+use crate::pool::cache::stream_cache::tests::World;
+use crate::pool::core::tests::{Made, core};
+use crate::pool::mapping::Terms;
+use crate::pool::{HandleSize, PoolConfig};
+
+const TERMS: Terms = Terms {
+    pending: true,
+    refused: None,
+};
+
+/// Quarters of a granule.
+fn quarters(made: &Made, count: u64) -> u64 {
+    count * made.core.arena.granule() / 4
+}
+
+/// A core of eight granules, all of which is free but for these ranges in quarters; the peak is what they have.
+fn with_blocks(config: PoolConfig, ranges: &[(u64, u64)]) -> (Made, Vec<Id>) {
+    let config = config.handles(HandleSize::Granule).slack(0.0);
+    let mut made = core(config, 8);
+    let block = |&(from, to): &(u64, u64)| {
+        let (from, to) = (quarters(&made, from), quarters(&made, to));
+        made.block(from, to - from)
+    };
+    let blocks = ranges.iter().map(block).collect();
+    made.core.peak_taken = made.core.live();
+    (made, blocks)
+}
+
+/// Where a block of so many quarters would be, and the quarters of idle handles that it would break.
+fn end(made: &Made, count: u64) -> Option<(u64, u64)> {
+    let quarter = quarters(made, 1);
+    let end = made.core.sparing_end(made.slot, count * quarter)?;
+    Some((end.start / quarter, end.broken / quarter))
+}
+
+/// Holes from 8 to 12, a whole handle, and from 16 to 22, of which the upper part is of no idle handle.
+const HOLES: [(u64, u64); 3] = [(0, 8), (12, 16), (22, 32)];
+
+#[test]
+fn a_block_lies_at_the_end_of_a_hole_that_breaks_the_fewest_idle_handles() {
+    let (made, _) = with_blocks(PoolConfig::default(), &HOLES);
+    // The best fit would break a handle, the lower end of the other hole too.
+    assert_eq!(
+        [1, 2].map(|count| end(&made, count)),
+        [Some((21, 0)), Some((20, 0))]
+    );
+    // Each end of each hole breaks one: the best fit. Nothing else fits six.
+    assert_eq!(
+        [3, 6].map(|count| end(&made, count)),
+        [Some((8, 4)), Some((16, 4))]
+    );
+    assert_eq!(end(&made, 7), None);
+    let (made, _) = with_blocks(PoolConfig::default(), &[(0, 8), (12, 18), (24, 32)]);
+    assert_eq!(end(&made, 2), Some((18, 0)));
+}
+
+#[test]
+fn a_pool_within_its_slack_or_of_several_streams_spares_no_handles() {
+    let (mut made, _) = with_blocks(PoolConfig::default(), &HOLES);
+    let held = made.core.held();
+    assert!(end(&made, 1).is_some());
+    // A granule more is no growth beyond the slack, as a handle has no less.
+    made.core.peak_taken = held - quarters(&made, 4);
+    assert_eq!(end(&made, 1), None);
+    made.core.peak_taken -= 1;
+    assert!(end(&made, 1).is_some());
+    made.core.config.preallocate = held;
+    assert_eq!(end(&made, 1), None);
+    made.core.config.preallocate = 0;
+    let stream = Device::host().unwrap().stream().unwrap();
+    let _second = made.core.add_stream(&stream.core().timeline, false);
+    assert_eq!(end(&made, 1), None);
+}
+
+#[test]
+fn idle_handles_are_mapped_elsewhere_if_that_breaks_less_than_half() {
+    // A hole of two handles, and the last half of a handle before the gap.
+    let blocks = [(0, 8), (16, 30)];
+    let begin = |made: &mut Made, count: u64| {
+        let bytes = quarters(made, count);
+        let end = made.core.sparing_end(made.slot, bytes).unwrap();
+        assert_eq!(end.broken, quarters(made, 8));
+        let job = made.core.begin_sparing(made.slot, bytes, TERMS, end);
+        (job, bytes)
+    };
+    let (mut made, _) = with_blocks(PoolConfig::default(), &blocks);
+    let held = made.core.held();
+    let (job, bytes) = begin(&mut made, 5);
+    let grant = made.run(job).unwrap().unwrap();
+    assert_eq!(grant.offset, quarters(&made, 30));
+    made.core.active.add(bytes);
+    assert_eq!((made.core.held(), made.core.steps.steal), (held, 1));
+    made.core.check().unwrap();
+    // It would need as many handles as it saves; or none may be mapped elsewhere.
+    let (mut made, _) = with_blocks(PoolConfig::default(), &blocks);
+    assert!(begin(&mut made, 7).0.is_none());
+    let (mut made, _) = with_blocks(PoolConfig::default().remap(false), &blocks);
+    assert!(begin(&mut made, 5).0.is_none());
+    made.core.check().unwrap();
+}
+
+#[test]
+fn a_request_to_a_pool_that_has_outgrown_its_slack_leaves_idle_handles_whole() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0)
+        .cache_bytes(0);
+    let world = World::new(config);
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let part = |sixteenths: u64| sixteenths * pool.device().info().granule / 16;
+    let alloc = |sixteenths| pool.alloc(stream, part(sixteenths)).unwrap();
+    // Holes of less than a handle, which no request below fits: the pool outgrows its slack.
+    let mut small: Vec<_> = (0..8).map(|_| Some(alloc(14))).collect();
+    for at in [1, 3, 5] {
+        small[at] = None;
+    }
+    let (large, _last) = (alloc(48), alloc(20));
+    drop(large);
+    let before = pool.stats();
+    // In a host call no handle is mapped: the block lies in the hole.
+    let (again, on) = (pool.clone(), stream.clone());
+    let (tell, told) = mpsc::channel();
+    let bytes = part(21);
+    let work = move || _ = tell.send(again.alloc(&on, bytes).map(drop));
+    let backend = pool.device().backend();
+    backend.host_call(stream.raw(), Box::new(work)).unwrap();
+    told.recv().unwrap().unwrap();
+    assert_eq!(pool.stats().steps.steal, before.steps.steal);
+    let _block = alloc(22);
+    let after = pool.stats();
+    assert_eq!(after.steps.steal, before.steps.steal + 1);
+    assert_eq!(after.reserved.current, before.reserved.current);
+    pool.check_invariants().unwrap();
+}
