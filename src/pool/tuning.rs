@@ -67,8 +67,9 @@ pub(super) const MOST_KEPT: usize = 4096;
 /// Holes of each stream looked at for one that is ready. With one, five_streams holds 1.043 of its peak, not 1.032.
 pub(super) const HOLES_LOOKED_AT: usize = 8;
 
-/// Holes looked at for one whose idle handles stay whole, once fragments made the pool grow beyond its slack. Without,
-/// eight programs, each thinned in six ways, hold 0.0005 to 0.0138 more of their peaks, rl 0.0011 less.
+/// Holes looked at for one whose idle handles stay whole, once fragments made the pool grow beyond its slack. Of
+/// eight programs, each thinned in six ways, six hold 0.0005 to 0.0138 less of their peaks so, rl 0.0011 more
+/// (`sparing-host.txt`).
 pub(super) const HOLES_SPARED: usize = 16;
 
 /// Slabs of each stream looked at for a ready slot.
