@@ -21,21 +21,19 @@ pub(super) struct End {
 }
 
 impl Core {
-    /// Whether the pool holds more than its peak and the slack.
+    /// Whether a pool of one stream holds more than its peak and the slack. Holes of several streams may merge, which
+    /// matters more.
     pub(super) fn has_outgrown(&self) -> bool {
+        if !self.only_stream() {
+            return false;
+        }
         let slack = self.pace.slack(self.peak_taken, self.most());
-        let meant = self
-            .peak_taken
-            .saturating_add(slack.max(self.arena.granule()));
+        let meant = self.peak_taken + slack.max(self.arena.granule());
         self.held() > meant.max(self.config.preallocate)
     }
 
-    /// The end that breaks the fewest bytes, of the smallest holes of at least `bytes`. `None` in a pool that is not
-    /// to spare handles, or has several streams: their holes may merge, which matters more.
+    /// The end that breaks the fewest bytes, of the smallest holes of at least `bytes`.
     pub(super) fn sparing_end(&self, slot: StreamIndex, bytes: u64) -> Option<End> {
-        if !self.has_outgrown() || self.asleep || !self.only_stream() {
-            return None;
-        }
         let holes = |owner| self.extents.holes_of(owner, bytes).take(HOLES_SPARED);
         let holes = [slot, FRESH].into_iter().flat_map(holes);
         let ends = holes.flat_map(|hole| {

@@ -35,7 +35,8 @@ fn with_blocks(config: PoolConfig, ranges: &[(u64, u64)]) -> (Made, Vec<Id>) {
 /// Where a block of so many quarters would be, and the quarters of idle handles that it would break.
 fn end(made: &Made, count: u64) -> Option<(u64, u64)> {
     let quarter = quarters(made, 1);
-    let end = made.core.sparing_end(made.slot, count * quarter)?;
+    let spares = made.core.has_outgrown();
+    let end = spares.then(|| made.core.sparing_end(made.slot, count * quarter))??;
     Some((end.start / quarter, end.broken / quarter))
 }
 
