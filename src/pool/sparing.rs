@@ -27,9 +27,9 @@ impl Core {
         if !self.only_stream() {
             return false;
         }
-        let slack = self.pace.slack(self.peak_taken, self.most());
-        let meant = self.peak_taken + slack.max(self.arena.granule());
-        self.held() > meant.max(self.config.preallocate)
+        let (held, peak) = (self.held(), self.peak_taken);
+        let slack = self.pace.slack(peak, self.most()).max(self.arena.granule());
+        held > self.config.preallocate && held.saturating_sub(peak) > slack
     }
 
     /// The end that breaks the fewest bytes, of the smallest holes of at least `bytes`.

@@ -7,6 +7,7 @@ use crate::heap::Id;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::mapping::Terms;
+use crate::pool::pace::Pace;
 use crate::pool::{HandleSize, PoolConfig};
 
 const TERMS: Terms = Terms {
@@ -64,7 +65,7 @@ fn a_block_lies_at_the_end_of_a_hole_that_breaks_the_fewest_idle_handles() {
 #[test]
 fn a_pool_within_its_slack_or_of_several_streams_spares_no_handles() {
     let (mut made, _) = with_blocks(PoolConfig::default(), &HOLES);
-    let held = made.core.held();
+    let (held, device) = (made.core.held(), Device::host().unwrap());
     assert!(end(&made, 1).is_some());
     // A granule more is no growth beyond the slack, as a handle has no less.
     made.core.peak_taken = held - quarters(&made, 4);
@@ -74,7 +75,11 @@ fn a_pool_within_its_slack_or_of_several_streams_spares_no_handles() {
     made.core.config.preallocate = held;
     assert_eq!(end(&made, 1), None);
     made.core.config.preallocate = 0;
-    let stream = Device::host().unwrap().stream().unwrap();
+    made.core.pace = Pace::new(Some(f64::INFINITY), device.info());
+    assert_eq!(end(&made, 1), None);
+    made.core.pace = Pace::new(Some(0.0), device.info());
+    assert!(end(&made, 1).is_some());
+    let stream = device.stream().unwrap();
     let _second = made.core.add_stream(&stream.core().timeline, false);
     assert_eq!(end(&made, 1), None);
 }
