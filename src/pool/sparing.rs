@@ -21,29 +21,39 @@ pub(super) struct End {
 }
 
 impl Core {
-    /// Whether a pool of one stream holds more than its peak and the slack. Holes of several streams may merge, which
-    /// matters more.
-    pub(super) fn has_outgrown(&self) -> bool {
+    /// Whether a block in the best fit would break an idle handle, in a pool that is to spare these.
+    pub(super) fn spares(&self, slot: StreamIndex, bytes: u64) -> bool {
+        let breaks = |hole| self.ends(hole, bytes)[0].broken > 0;
+        self.has_outgrown() && self.ready(slot, bytes).is_some_and(breaks)
+    }
+
+    /// Whether a pool of one stream holds more than its peak, the slack, and a handle of a GPU's pool. Holes of
+    /// several streams may merge, which matters more.
+    fn has_outgrown(&self) -> bool {
         if !self.only_stream() {
             return false;
         }
         let (held, peak) = (self.held(), self.peak_taken);
         let slack = self.pace.slack(peak, self.most()).max(self.arena.granule());
-        held > self.config.preallocate && held.saturating_sub(peak) > slack
+        let over = held.saturating_sub(peak).saturating_sub(slack);
+        held > self.config.preallocate && over > self.handle_sizes(0).0
+    }
+
+    /// The ends of a hole.
+    fn ends(&self, hole: Id, bytes: u64) -> [End; 2] {
+        let free = self.extents.get(hole);
+        [free.start, free.end() - bytes].map(|start| End {
+            hole,
+            start,
+            broken: self.broken((free.start, free.end()), start, start + bytes),
+        })
     }
 
     /// The end that breaks the fewest bytes, of the smallest holes of at least `bytes`.
     pub(super) fn sparing_end(&self, slot: StreamIndex, bytes: u64) -> Option<End> {
         let holes = |owner| self.extents.holes_of(owner, bytes).take(HOLES_SPARED);
         let holes = [slot, FRESH].into_iter().flat_map(holes);
-        let ends = holes.flat_map(|hole| {
-            let free = self.extents.get(hole);
-            [free.start, free.end() - bytes].map(|start| End {
-                hole,
-                start,
-                broken: self.broken((free.start, free.end()), start, start + bytes),
-            })
-        });
+        let ends = holes.flat_map(|hole| self.ends(hole, bytes));
         ends.min_by_key(|end| (end.broken, self.extents.get(end.hole).bytes))
     }
 

@@ -120,12 +120,7 @@ impl Lane {
             }
             state = latch(&self.state);
         }
-        let Some(mut core) = self
-            .shared
-            .core
-            .try_lock()
-            .filter(|core| !core.has_outgrown())
-        else {
+        let Some(mut core) = self.shared.core.try_lock() else {
             return NO_BLOCK;
         };
         let has_large = !is_slot(bytes) && state.cache.first_of(LARGE_BINS).is_some();
@@ -136,6 +131,9 @@ impl Lane {
                 self.drain(LARGE_BINS, &mut core);
             }
             state = latch(&self.state);
+        }
+        if !is_slot(bytes) && core.spares(self.slot, bytes) {
+            return NO_BLOCK;
         }
         let Some(grant) = core.take_ready_of(self.slot, bytes) else {
             return NO_BLOCK;

@@ -20,9 +20,9 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
 
 /// As [`ready`]; in a pool that is to spare its idle handles, as `sparing` has it.
 pub(super) fn first(climb: &mut Climb<'_>, core: &mut Core) -> Option<Turn> {
-    if core.has_outgrown() && !is_slot(climb.bytes) {
+    let (slot, bytes) = (climb.lane.slot, climb.bytes);
+    if !is_slot(bytes) && core.spares(slot, bytes) {
         climb.lane.drain_large(core);
-        let (slot, bytes) = (climb.lane.slot, climb.bytes);
         if let Some(end) = core.sparing_end(slot, bytes) {
             let job = (!is_running()).then(|| core.begin_sparing(slot, bytes, climb.terms, end));
             let served = |core: &mut Core| Turn::Served(core.take_end(slot, bytes, end));

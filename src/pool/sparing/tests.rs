@@ -60,6 +60,14 @@ fn a_block_lies_at_the_end_of_a_hole_that_breaks_the_fewest_idle_handles() {
     assert_eq!(end(&made, 7), None);
     let (made, _) = with_blocks(PoolConfig::default(), &[(0, 8), (12, 18), (24, 32)]);
     assert_eq!(end(&made, 2), Some((18, 0)));
+    // The best fit breaks none, or none is idle, or there is no fit: the ladder has nothing to spare.
+    let spares = |made: &Made, count| made.core.spares(made.slot, quarters(made, count));
+    assert_eq!(
+        [1, 4, 7].map(|count| spares(&made, count)),
+        [true, true, false]
+    );
+    let (made, _) = with_blocks(PoolConfig::default(), &[(0, 9), (12, 18), (24, 32)]);
+    assert_eq!([1, 4].map(|count| spares(&made, count)), [false, true]);
 }
 
 #[test]
