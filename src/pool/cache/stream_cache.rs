@@ -250,21 +250,6 @@ impl Lane {
         state.cache.push(block());
     }
 
-    /// Returns whether `home` is retired: it waits for each of its blocks.
-    fn count_free(
-        &self,
-        state: &mut LaneState,
-        home: &Self,
-        block: &Cached,
-        requested: u64,
-    ) -> bool {
-        if !std::ptr::eq(self, home) {
-            return home.others.elsewhere.add(block.bytes, requested);
-        }
-        state.counters.free(block.bytes, requested);
-        home.others.elsewhere.is_retired()
-    }
-
     /// Whether the cache may keep one more block; an empty cache keeps a block of any size.
     #[inline]
     pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
@@ -319,47 +304,49 @@ impl Lane {
             // A full cache gets more room if others have the pool's lock.
             self.look_for_others(&mut state);
         }
-        if self.has_room(&state, block.bytes) {
-            // The lane is not retired, and will not be until the latch is released.
-            let leaves = self.count_free(&mut state, home, &block, requested);
-            state.cache.push(block);
-            drop(state);
-            return if leaves {
-                home.leave()
-            };
-        }
-        drop(state);
-        let core = &self.shared.core;
-        let core = core.try_lock().or_else(|| (!late).then(|| core.lock()));
-        let Some(mut core) = core else {
-            return self.free_late(block, requested);
-        };
-        let mut state = latch(&self.state);
-        if state.crowded == 0 {
-            state.room = core.cache_room();
-        }
+        let mut core = None;
         if !self.has_room(&state, block.bytes) {
-            let mut stays = state.crowded > 0;
-            if home.slot != self.slot {
-                drop(state);
-                stays |= self.hand_over(block.bytes, &mut core);
-                state = latch(&self.state);
+            drop(state);
+            let lock = &self.shared.core;
+            core = lock.try_lock().or_else(|| (!late).then(|| lock.lock()));
+            let Some(core) = &mut core else {
+                return self.free_late(block, requested);
+            };
+            state = latch(&self.state);
+            if state.crowded == 0 {
+                state.room = core.cache_room();
             }
-            if !stays {
-                (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));
+            if !self.has_room(&state, block.bytes) {
+                let mut stays = state.crowded > 0;
+                if home.slot != self.slot {
+                    drop(state);
+                    stays |= self.hand_over(block.bytes, core);
+                    state = latch(&self.state);
+                }
+                if !stays {
+                    (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));
+                }
             }
         }
-        let leaves = self.count_free(&mut state, home, &block, requested);
-        match self.has_room(&state, block.bytes) {
-            true => state.cache.push(block),
-            false => core.on_the_way.push(block),
+        // A retired lane waits for each of its blocks. One that keeps the block will not be until the latch is released.
+        let leaves = if std::ptr::eq(self, home) {
+            state.counters.free(block.bytes, requested);
+            home.others.elsewhere.is_retired()
+        } else {
+            home.others.elsewhere.add(block.bytes, requested)
+        };
+        match &mut core {
+            Some(core) if !self.has_room(&state, block.bytes) => core.on_the_way.push(block),
+            _ => state.cache.push(block),
         }
         drop(state);
-        core.give_on_the_way(self.slot);
-        let over = core.is_over_soft_limit().then(|| Arc::clone(&self.shared));
-        drop(core);
-        if let Some(shared) = over {
-            beside(move || shared.ease());
+        if let Some(mut core) = core {
+            core.give_on_the_way(self.slot);
+            let over = core.is_over_soft_limit().then(|| Arc::clone(&self.shared));
+            drop(core);
+            if let Some(shared) = over {
+                beside(move || shared.ease());
+            }
         }
         if leaves {
             home.leave();
