@@ -86,6 +86,7 @@ impl Pages {
                 raise(&mut state.awaited, &timeline, tick);
             }
         }
+        self.leaving.store(1, Ordering::Relaxed);
     }
 
     /// Drops sleeping frames that the buffer no longer uses, so that they are not made again.
@@ -161,7 +162,7 @@ impl Shared {
     /// Maps memory for a buffer on `stream` until it has `bytes`. After an error the buffer is as it was.
     pub(super) fn grow_pages(
         self: &Arc<Self>,
-        pages: &Arc<Pages>,
+        pages: &Pages,
         bytes: u64,
         stream: u64,
     ) -> Result<()> {
@@ -176,8 +177,8 @@ impl Shared {
         if !matches!(grown, Ok(Ok(true))) {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
-            let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
-            beside(move || _ = shared.settle(&[pages], false));
+            let shared = Arc::clone(self);
+            beside(move || _ = shared.settle_all(false));
         }
         self.tell();
         let has_room = grown.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -230,36 +231,26 @@ impl Shared {
 
     /// Releases the buffers' unused frames, if the work that may use them is done, or behind a `wait` of the host; of
     /// dropped buffers the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
-    pub(super) fn settle(&self, all: &[Arc<Pages>], wait: bool) -> u64 {
-        let mut short = HashMap::new();
-        let settled = all.iter().map(|pages| {
-            pages.ask(wait, &mut short);
-            self.settle_asked(pages)
-        });
-        settled.sum()
-    }
-
-    fn settle_asked(&self, pages: &Arc<Pages>) -> u64 {
-        let mut state = lock(&pages.state);
-        let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
-        let mut released = 0;
-        // Kept if no frame is unused: a growth that fails may leave unused frames again.
-        if state.used != state.frames.len() && state.awaited.iter().all(is_done) {
-            state.awaited.clear();
-            released = take_down(self, &mut state);
-        }
-        if state.left && state.frames.is_empty() && pages.site.unreserve(pages.span).is_ok() {
-            state.left = false;
-            lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
-        }
-        let leaves = state.left || state.used != state.frames.len();
-        pages.leaving.store(u64::from(leaves), Ordering::Relaxed);
-        released
-    }
-
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
         let mut all = lock(&self.growing).clone();
         all.retain(|it| it.leaving.load(Ordering::Relaxed) > 0);
-        self.settle(&all, wait)
+        let (mut short, mut released) = (HashMap::new(), 0);
+        for pages in &all {
+            pages.ask(wait, &mut short);
+            let mut state = lock(&pages.state);
+            let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
+            // Kept if no frame is unused: a growth that fails may leave unused frames again.
+            if state.used != state.frames.len() && state.awaited.iter().all(is_done) {
+                state.awaited.clear();
+                released += take_down(self, &mut state);
+            }
+            if state.left && state.frames.is_empty() && pages.site.unreserve(pages.span).is_ok() {
+                state.left = false;
+                lock(&self.growing).retain(|it| !Arc::ptr_eq(it, pages));
+            }
+            let leaves = state.left || state.used != state.frames.len();
+            pages.leaving.store(u64::from(leaves), Ordering::Relaxed);
+        }
+        released
     }
 }
