@@ -25,6 +25,13 @@ impl Served {
         self.lanes.iter().all(|lane| !lane.stream.gate)
     }
 
+    /// The counts of all its lanes, also of those that ended.
+    fn sum(&self) -> Totals<3> {
+        let mut all = self.past;
+        self.lanes.iter().for_each(|lane| all.merge(&totals(lane)));
+        all
+    }
+
     fn stats(&self, stream: u64, stream_name: Option<String>) -> StreamStats {
         let [small, large, all] = self.now.counters();
         StreamStats {
@@ -44,18 +51,10 @@ impl Books {
     /// It reads all frees again after all allocations: blocks handed over meanwhile make live bytes too low, never
     /// too high.
     fn read(&mut self) -> Totals<3> {
-        for entry in self.streams.values_mut() {
-            entry.now = entry.past;
-            for lane in &entry.lanes {
-                entry.now.merge(&totals(lane));
-            }
-        }
+        (self.streams.values_mut()).for_each(|entry| entry.now = entry.sum());
         let mut all = self.past;
         for entry in self.streams.values_mut() {
-            entry.now.freed = entry.past.freed;
-            for freed in entry.lanes.iter().map(|lane| totals(lane).freed) {
-                entry.now.freed = [0, 1].map(|of| entry.now.freed[of] + freed[of]);
-            }
+            entry.now.freed = entry.sum().freed;
             entry.now.note_peak();
             entry.past.peaks = entry.now.peaks;
             if entry.is_counted() {
