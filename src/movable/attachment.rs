@@ -7,7 +7,7 @@ use super::step_log::StepRecord;
 use crate::compact::{self, Goal, Layout, Owners, Plan, Planner, layout_with};
 use crate::device::{Timeline, lock, may_wait};
 use crate::error::{Error, Result};
-use crate::pool::{Attached, MOST_TURNS, Need, Pool, Relief};
+use crate::pool::{Attached, MOST_TURNS, Need, Pool};
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
@@ -132,7 +132,7 @@ impl Registry {
         let step = Arc::downgrade(&registry);
         let relieve = move |need: &Need<'_>| {
             step.upgrade()
-                .map_or(Relief::Exhausted, |registry| registry.relieve(need))
+                .is_some_and(|registry| registry.relieve(need))
         };
         shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
         attached.registry = Some(Arc::clone(&registry));

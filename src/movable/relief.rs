@@ -6,7 +6,7 @@ use super::registry::Registry;
 use crate::compact::{Aim, Budget, Goal, Moved};
 use crate::device::lock;
 use crate::error::Result;
-use crate::pool::{Need, Relief};
+use crate::pool::Need;
 
 /// Nanoseconds of device time within which a hole for a request should be made. Plans that take longer are
 /// used only if nothing else serves the request.
@@ -65,11 +65,11 @@ impl Registry {
     /// Compaction as a step of the out-of-memory ladder. First it makes a hole for the one request. If that
     /// would cost more than moving every block, it joins memory from separate address ranges, then compacts
     /// everything, which leaves idle handles. Last comes a search without a time limit.
-    pub(super) fn relieve(&self, need: &Need<'_>) -> Relief {
+    pub(super) fn relieve(&self, need: &Need<'_>) -> bool {
         let bytes = need.requested;
         lock(&self.state).planner.note_request(bytes);
         let Some((all_ns, lacking)) = self.moving_all(bytes) else {
-            return Relief::Exhausted;
+            return false;
         };
         let step = |goal: Goal| {
             let mut moved = Moved::default();
@@ -80,26 +80,22 @@ impl Registry {
         if need.grows {
             let most_ns = SOON_NS;
             let joins = || self.join(bytes.saturating_sub(lacking)).unwrap_or(false);
-            let moved = self.moves_to(Aim::Gather { bytes, most_ns })
+            return self.moves_to(Aim::Gather { bytes, most_ns })
                 || step(Goal::Full).bytes > 0
                 || joins();
-            return [Relief::Exhausted, Relief::Retry][usize::from(moved)];
         }
         if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {
-            return Relief::Retry;
+            return true;
         }
         let joined = match self.join(bytes) {
             // No move can bring what the device refuses.
-            Err(error) if error.is_device_exhausted() => return Relief::Exhausted,
+            Err(error) if error.is_device_exhausted() => return false,
             joined => joined.unwrap_or(false),
         };
         // Joining or growing may have made the hole already.
         if joined && step(Goal::Hole(bytes)).reached {
-            return Relief::Retry;
+            return true;
         }
-        if step(Goal::Full).bytes > 0 || joined || self.move_for(bytes, f64::INFINITY) {
-            return Relief::Retry;
-        }
-        Relief::Exhausted
+        step(Goal::Full).bytes > 0 || joined || self.move_for(bytes, f64::INFINITY)
     }
 }

@@ -27,7 +27,7 @@ use super::{Movable, Pool};
 use crate::compact::{BETWEEN, Move};
 use crate::device::{Queueing, Timeline, is_under_capture, lock};
 use crate::error::Result;
-use crate::pool::{Block, Need, Relief, Shared, Spilled};
+use crate::pool::{Block, Need, Shared, Spilled};
 use crate::sync::MutexGuard;
 
 /// Rank of spilling among the steps of the out-of-memory ladder: after compaction, before other parts of the
@@ -226,12 +226,8 @@ impl Registry {
         if first {
             let registry = Arc::downgrade(self);
             let step = move |need: &Need<'_>| {
-                let spills = registry.upgrade();
-                let spills = spills.is_some_and(|it| it.spill(need.requested).unwrap_or(false));
-                match spills {
-                    true => Relief::Retry,
-                    false => Relief::Exhausted,
-                }
+                let registry = registry.upgrade();
+                registry.is_some_and(|it| it.spill(need.requested).unwrap_or(false))
             };
             self.shared()?.add_relief(SPILL_RANK, Arc::new(step));
         }

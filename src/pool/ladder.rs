@@ -12,7 +12,7 @@ use super::ask::Questions;
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
-use super::pressure::{Asked, Need, Pressure, Relief, ReliefStep};
+use super::pressure::{Asked, Need, Pressure, ReliefStep};
 use super::stats::Told;
 use super::stats::leaks::holders;
 use super::stats::snapshot::PieceState;
@@ -326,7 +326,7 @@ impl Shared {
         let steps = (steps.iter()).filter(|(rank, _)| !again || *rank == FAMILY_RANK);
         let mut helps = steps.map_while(|(rank, step)| {
             let (_asked, moment) = (Asked::of(self.uid, *rank)?, self.awake.moment());
-            let helps = step(&need) == Relief::Retry;
+            let helps = step(&need);
             // A pool that slept refused a step of the crate, which would do more now.
             let slept = *rank < APPLICATION_RANK && !self.awake.is_since(moment);
             Some((helps || slept) && (*rank >= APPLICATION_RANK || has_turn()))

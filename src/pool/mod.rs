@@ -305,7 +305,7 @@ impl Pool {
     /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
-        let step = move |need: &Need<'_>| callback(&(need.told)());
+        let step = move |need: &Need<'_>| callback(&(need.told)()) == Relief::Retry;
         self.shared().add_relief(APPLICATION_RANK, Arc::new(step));
     }
 

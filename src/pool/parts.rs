@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pressure::{Need, Relief};
+use super::pressure::Need;
 use super::{FAMILY_RANK, Handle, Pool, Shared};
 use crate::device::{lock, may_wait};
 use crate::error::{Error, Result};
@@ -18,10 +18,7 @@ fn asks_family(part: &Arc<Handle>) {
         // Live bytes, not reserved ones: the request can use the part's own idle memory.
         let is_limit = figures.live.saturating_add(need.requested) > figures.limit;
         let part = own.upgrade().filter(|_| !is_limit).map(Pool::of);
-        match part.map_or(0, |part| part.trim_others()) {
-            0 => Relief::Exhausted,
-            _ => Relief::Retry,
-        }
+        part.is_some_and(|part| part.trim_others() > 0)
     };
     part.shared.add_relief(FAMILY_RANK, Arc::new(step));
 }

@@ -35,7 +35,8 @@ pub(crate) struct Need<'a> {
     pub(super) told: &'a dyn Fn() -> Pressure,
 }
 
-pub(crate) type ReliefStep = Arc<dyn Fn(&Need<'_>) -> Relief + Send + Sync>;
+/// Returns true if it freed or moved memory.
+pub(crate) type ReliefStep = Arc<dyn Fn(&Need<'_>) -> bool + Send + Sync>;
 
 crate::sync::thread_local! {
     /// The steps that this thread is in: the pool's number and the step's rank.

@@ -7,7 +7,7 @@ use super::{Registry, Shelf, Shelved, Stretch, chosen};
 use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::host::{Contents, HostPool, HostPoolConfig};
-use crate::pool::{MOST_TURNS, Need, Pool, PoolConfig, Relief};
+use crate::pool::{MOST_TURNS, Need, Pool, PoolConfig};
 use crate::sync::try_lock;
 
 /// Room that takes nothing, and counts how often it goes, and how often under the registry's lock.
@@ -212,7 +212,7 @@ fn wakes(pool: &Pool, rank: u8) -> Arc<Mutex<Option<Pool>>> {
     let wake = move |_: &Need<'_>| {
         let pool = its.lock().unwrap().clone();
         pool.map(|pool| pool.wake(&[]).unwrap());
-        Relief::Exhausted
+        false
     };
     pool.shared().add_relief(rank, Arc::new(wake));
     pool_of
@@ -231,7 +231,7 @@ fn a_request_for_which_a_pool_that_sleeps_moves_nothing_looks_again() {
     let sleep = move |_: &Need<'_>| {
         let pool = theirs.lock().unwrap().take();
         pool.map(|pool| pool.sleep(&[], Contents::Discarded).unwrap());
-        Relief::Exhausted
+        false
     };
     pool.shared().add_relief(1, Arc::new(sleep));
     let woken = wakes(&pool, 199);
