@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::ask::{self, Ask};
-use super::cache::thread_map::{most_lanes, this_thread};
+use super::cache::thread_map::{MOST_LANES, this_thread};
 use super::core::{Core, CoreGuard, CoreLock, Hold};
 use super::grow_buf;
 use super::job::Job;
@@ -131,7 +131,7 @@ impl Shared {
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
         let mut lanes = lock(&self.lanes);
         let count = lanes.get(&stream.handle_id()).map_or(0, Vec::len);
-        let may_part = (1..most_lanes()).contains(&count);
+        let may_part = (1..*MOST_LANES).contains(&count);
         may_part.then(|| self.add_lane(&mut lanes, stream, &lane.hold))
     }
 

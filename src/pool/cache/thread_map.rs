@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use crate::device::Stream;
 use crate::error::Result;
@@ -68,11 +68,8 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
 }
 
 /// Most lanes of a stream.
-pub(crate) fn most_lanes() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
-    *MOST.get_or_init(threads)
-}
+pub(crate) static MOST_LANES: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |most| most.get().min(64)));
 
 #[cfg(test)]
 mod tests;
