@@ -190,6 +190,7 @@ FIRST = {
 # Likewise, of a file's faults, or a folder's.
 USUAL = {
     "src/pool/sleep.rs": [("pool", "conformance::"), ("errors", "sleeping_calls::host")],
+    "src/pool/sparing.rs": [("lib", "pool::sparing")],
     "src/movable/spill.rs": [("compact", "spill::"), ("state_machine", "sim::compaction")],
     "compact": [("state_machine", "sim::compaction")],
     "movable": [("state_machine", "sim::compaction")],

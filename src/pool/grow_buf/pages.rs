@@ -232,8 +232,8 @@ impl Shared {
     /// Releases the buffers' unused frames, if the work that may use them is done, or behind a `wait` of the host; of
     /// dropped buffers the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let mut all = lock(&self.growing).clone();
-        all.retain(|it| it.leaving.load(Ordering::Relaxed) > 0);
+        let leave = |it: &&Arc<Pages>| it.leaving.load(Ordering::Relaxed) > 0;
+        let all: Vec<_> = lock(&self.growing).iter().filter(leave).cloned().collect();
         let (mut short, mut released) = (HashMap::new(), 0);
         for pages in &all {
             pages.ask(wait, &mut short);
