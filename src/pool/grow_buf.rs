@@ -124,8 +124,8 @@ impl<T: Pod> GrowBuf<T> {
             self.shared.grow_pages(&self.pages, bytes, stream)?;
         } else if !kept {
             self.pages.shrink(bytes, self.with_home(self.log.uses()));
-            let shared = Arc::clone(&self.shared);
-            beside(move || _ = shared.settle_all(false));
+            let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
+            beside(move || _ = shared.settle(&[pages], false));
         }
         self.log.resized(bytes);
         self.len = len;
@@ -173,9 +173,9 @@ impl<T> Drop for GrowBuf<T> {
         let leave = move |gate: Option<&Stream>| {
             let gate = gate.map(|gate| &gate.core().timeline);
             marks.extend(gate.map(|gate| (Arc::clone(gate), gate.open_tick())));
-            lock(&pages.state).left = true;
             pages.shrink(0, marks);
-            shared.settle_all(false);
+            lock(&pages.state).left = true;
+            shared.settle(&[pages], false);
         };
         beside(move || keep_for(graphs, bytes, None, Box::new(leave)));
     }

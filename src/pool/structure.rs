@@ -139,7 +139,7 @@ pub(super) struct Pages {
     pub(super) site: Site,
     pub(super) span: u64,
     pub(super) state: Mutex<PagesState>,
-    /// Above 0 if it may have unused handles, or its buffer was dropped. To be read without the lock.
+    /// Above 0 if it has unused handles, or its buffer was dropped. To be read without the lock.
     pub(super) leaving: AtomicU64,
 }
 

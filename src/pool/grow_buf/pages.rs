@@ -86,7 +86,6 @@ impl Pages {
                 raise(&mut state.awaited, &timeline, tick);
             }
         }
-        self.leaving.store(1, Ordering::Relaxed);
     }
 
     /// Drops sleeping frames that the buffer no longer uses, so that they are not made again.
@@ -162,7 +161,7 @@ impl Shared {
     /// Maps memory for a buffer on `stream` until it has `bytes`. After an error the buffer is as it was.
     pub(super) fn grow_pages(
         self: &Arc<Self>,
-        pages: &Pages,
+        pages: &Arc<Pages>,
         bytes: u64,
         stream: u64,
     ) -> Result<()> {
@@ -177,8 +176,8 @@ impl Shared {
         if !matches!(grown, Ok(Ok(true))) {
             // No work uses the new memory yet.
             pages.shrink(before, Vec::new());
-            let shared = Arc::clone(self);
-            beside(move || _ = shared.settle_all(false));
+            let (shared, pages) = (Arc::clone(self), Arc::clone(pages));
+            beside(move || _ = shared.settle(&[pages], false));
         }
         self.tell();
         let has_room = grown.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -231,11 +230,9 @@ impl Shared {
 
     /// Releases the buffers' unused frames, if the work that may use them is done, or behind a `wait` of the host; of
     /// dropped buffers the addresses too. Returns the bytes released. What the driver refuses stays until the next time.
-    pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let leave = |it: &&Arc<Pages>| it.leaving.load(Ordering::Relaxed) > 0;
-        let all: Vec<_> = lock(&self.growing).iter().filter(leave).cloned().collect();
+    pub(super) fn settle(&self, all: &[Arc<Pages>], wait: bool) -> u64 {
         let (mut short, mut released) = (HashMap::new(), 0);
-        for pages in &all {
+        for pages in all {
             pages.ask(wait, &mut short);
             let mut state = lock(&pages.state);
             let is_done = |(timeline, tick): &Mark| timeline.done() >= *tick;
@@ -252,5 +249,11 @@ impl Shared {
             pages.leaving.store(u64::from(leaves), Ordering::Relaxed);
         }
         released
+    }
+
+    pub(crate) fn settle_all(&self, wait: bool) -> u64 {
+        let leave = |it: &&Arc<Pages>| it.leaving.load(Ordering::Relaxed) > 0;
+        let all: Vec<_> = lock(&self.growing).iter().filter(leave).cloned().collect();
+        self.settle(&all, wait)
     }
 }
