@@ -161,6 +161,22 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
 }
 
 #[test]
+fn room_is_made_with_no_more_handles_than_are_needed() {
+    // The last block is free: the request leans on it. Or it is not: it needs the bytes of two handles.
+    for (free, needed) in [([1, 3, 5], 1), ([0, 2, 4], 2)] {
+        let config = PoolConfig::default()
+            .handles(HandleSize::UpTo(8 * MIB))
+            .limit(48 * MIB);
+        let world = World::new(config.cache_bytes(0));
+        let alloc = |bytes| world.pool.alloc(&world.streams[0], bytes).unwrap();
+        let mut blocks: Vec<_> = (0..6).map(|_| Some(alloc(8 * MIB))).collect();
+        free.iter().for_each(|&at| blocks[at] = None);
+        let _block = alloc(10 * MIB);
+        assert_eq!(world.pool.stats().calls.released, needed);
+    }
+}
+
+#[test]
 fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() {
     let world = World::new(PoolConfig::default().cache_bytes(0).slabs(false));
     let shared = world.pool.shared();

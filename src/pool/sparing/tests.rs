@@ -4,6 +4,7 @@ use std::sync::mpsc;
 
 use crate::device::Device;
 use crate::heap::Id;
+use crate::heap::placement::Placement;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::mapping::Terms;
@@ -71,6 +72,39 @@ fn a_block_lies_at_the_end_of_a_hole_that_breaks_the_fewest_idle_handles() {
 }
 
 #[test]
+fn a_window_up_to_the_end_of_a_hole_breaks_no_handle_that_a_block_behind_it_has() {
+    let (made, _) = with_blocks(PoolConfig::default(), &HOLES);
+    let [start, end] = [16, 22].map(|at| quarters(&made, at));
+    let first = (made.core.extents).seek(made.core.extents.first(), start);
+    let window = Placement {
+        first,
+        start,
+        bytes: end - start,
+        map_from: start,
+        to_map: 0,
+        spare: 0,
+    };
+    assert_eq!(made.core.broken_by(&window), quarters(&made, 4));
+}
+
+#[test]
+fn a_request_on_the_ladder_takes_the_best_fit_of_a_pool_within_its_slack() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .cache_bytes(0);
+    let world = World::new(config.slack(1.0));
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let quarter = pool.device().info().granule / 4;
+    let alloc = |quarters: u64| pool.alloc(stream, quarters * quarter).unwrap();
+    let base = alloc(32).addr();
+    let [_low, hole, _middle, larger, _high] = [8, 4, 4, 6, 10].map(alloc);
+    drop((hole, larger));
+    // The other hole has room where no handle is idle.
+    let found = world.lane(0).climb(quarter, quarter, None).unwrap();
+    assert_eq!(found.unwrap().addr() - base, 8 * quarter);
+}
+
+#[test]
 fn a_pool_within_its_slack_or_of_several_streams_spares_no_handles() {
     let (mut made, _) = with_blocks(PoolConfig::default(), &HOLES);
     let (held, device) = (made.core.held(), Device::host().unwrap());
@@ -96,16 +130,16 @@ fn a_pool_within_its_slack_or_of_several_streams_spares_no_handles() {
 fn idle_handles_are_mapped_elsewhere_if_that_breaks_less_than_half() {
     // A hole of two handles, and the last half of a handle before the gap.
     let blocks = [(0, 8), (16, 30)];
-    let begin = |made: &mut Made, count: u64| {
+    let begin = |made: &mut Made, count: u64, broken: u64| {
         let bytes = quarters(made, count);
         let end = made.core.sparing_end(made.slot, bytes).unwrap();
-        assert_eq!(end.broken, quarters(made, 8));
+        assert_eq!(end.broken, quarters(made, broken));
         let job = made.core.begin_sparing(made.slot, bytes, TERMS, end);
         (job, bytes)
     };
     let (mut made, _) = with_blocks(PoolConfig::default(), &blocks);
     let held = made.core.held();
-    let (job, bytes) = begin(&mut made, 5);
+    let (job, bytes) = begin(&mut made, 5, 8);
     let grant = made.run(job).unwrap().unwrap();
     assert_eq!(grant.offset, quarters(&made, 30));
     made.core.active.add(bytes);
@@ -113,9 +147,12 @@ fn idle_handles_are_mapped_elsewhere_if_that_breaks_less_than_half() {
     made.core.check().unwrap();
     // It would need as many handles as it saves; or none may be mapped elsewhere.
     let (mut made, _) = with_blocks(PoolConfig::default(), &blocks);
-    assert!(begin(&mut made, 7).0.is_none());
+    assert!(begin(&mut made, 7, 8).0.is_none());
+    // Or two for three.
+    let (mut made, _) = with_blocks(PoolConfig::default(), &[(0, 8), (20, 30)]);
+    assert!(begin(&mut made, 9, 12).0.is_none());
     let (mut made, _) = with_blocks(PoolConfig::default().remap(false), &blocks);
-    assert!(begin(&mut made, 5).0.is_none());
+    assert!(begin(&mut made, 5, 8).0.is_none());
     made.core.check().unwrap();
 }
 

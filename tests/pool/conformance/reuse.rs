@@ -2,13 +2,14 @@
 
 use super::common::stamps::Stamps;
 use super::common::watched::Watched;
-use super::common::{Gate, is_held, on_every_device};
+use super::common::{BackendOf, Gate, is_held, on_every_device};
 use super::{limited, small_handles, whole};
 use warpool::{Device, Pool, Stream};
 
 on_every_device! {
     a_block_freed_on_one_stream_reaches_another_behind_a_wait,
     a_block_whose_work_is_known_to_be_done_reaches_another_stream_without_a_wait,
+    a_pool_asks_how_far_a_marked_stream_is_before_it_grows,
     a_stream_gets_its_own_memory_back_while_its_work_is_pending,
     at_most_one_record_and_one_wait_a_cross_stream_epoch,
     a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them,
@@ -60,6 +61,23 @@ fn a_block_whose_work_is_known_to_be_done_reaches_another_stream_without_a_wait(
     let steps = pool.stats().steps;
     assert_eq!((steps.waits, steps.stream_wait), (0, 0));
     assert_eq!(steps.ready_elsewhere, 1);
+}
+
+fn a_pool_asks_how_far_a_marked_stream_is_before_it_grows(device: &Device) {
+    let config = small_handles().reuse(true, false).cache_bytes(0);
+    let pool = Pool::new(device, config).unwrap();
+    let granule = device.info().granule;
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    // The last one stays in the stream's cache.
+    drop([(); 3].map(|()| pool.alloc(&first, granule).unwrap()));
+    // It marks the stream where it is.
+    device.stream().unwrap().wait_stream(&first).unwrap();
+    // Past the crate, which does not know that the work is done.
+    device.backend().stream_sync(first.raw()).unwrap();
+    drop(pool.alloc(&second, 2 * granule).unwrap());
+    let stats = pool.stats();
+    assert_eq!(stats.steps.ready_elsewhere, 1);
+    assert_eq!(stats.reserved.current, 3 * granule);
 }
 
 fn a_stream_gets_its_own_memory_back_while_its_work_is_pending(device: &Device) {
