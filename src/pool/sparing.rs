@@ -23,8 +23,11 @@ pub(super) struct End {
 impl Core {
     /// Whether a block in the best fit would break an idle handle, in a pool that is to spare these.
     pub(super) fn spares(&self, slot: StreamIndex, bytes: u64) -> bool {
+        // A smaller hole has no idle handle, and needs no look at its frames.
+        let may_break = |hole: &Id| self.extents.get(*hole).bytes >= self.arena.granule();
         let breaks = |hole| self.ends(hole, bytes)[0].broken > 0;
-        self.has_outgrown() && self.ready(slot, bytes).is_some_and(breaks)
+        let hole = || self.ready(slot, bytes).filter(may_break);
+        self.has_outgrown() && hole().is_some_and(breaks)
     }
 
     /// Whether a pool of one stream holds more than its peak, the slack, and a handle of a GPU's pool. Holes of
